@@ -1,0 +1,204 @@
+"""The wiring: a configuration becomes sources, a poller and an HTTP server that run until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from kvwatch.exposition import Exposition, ReloadState, SnapshotCollector
+from kvwatch.poller import Poller, Sources
+from kvwatch.sources.model import ModelFiles
+from kvwatch.sources.nvml import NvmlSource
+from kvwatch.sources.procfs import ProcfsSource
+from kvwatch.sources.scrape import Scraper
+from kvwatch.sources.threads import BlockingCalls
+from kvwatch.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from kvwatch.config import Config, Server
+
+log = logging.getLogger(__name__)
+
+_STALE_INTERVALS = 3
+_FILES_DEADLINE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """How NVML is reached: the child's command and what is added to its environment."""
+
+    command: Sequence[str] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    host_pids: bool = True
+    """False for devices whose PIDs are those of kvwatch's own namespace, as the demo's are."""
+
+
+@contextlib.asynccontextmanager
+async def open_poller(config: Config, devices: Devices) -> AsyncIterator[Poller]:
+    """Open the sources that a configuration names; closing never waits for one that hangs."""
+    nvml: NvmlSource | None = None
+    if config.nvml.enabled is not False:
+        nvml = NvmlSource(
+            deadline_seconds=config.nvml.deadline_seconds, command=devices.command,
+            env={**os.environ, **devices.environment},
+        )
+    scraper = Scraper(max_bytes=config.scrape.max_bytes)
+    sources = Sources(
+        devices=nvml,
+        processes=ProcfsSource(),
+        models=ModelFiles(),
+        pages=scraper,
+        blocking=BlockingCalls("kvwatch-files"),
+        host_pids=devices.host_pids,
+        page_deadline_seconds=config.scrape.deadline_seconds,
+        blocking_deadline_seconds=_FILES_DEADLINE_SECONDS,
+    )
+    try:
+        yield Poller(
+            sources=sources,
+            targets=targets_of(config),
+            typical_window_seconds=config.typical_window_seconds,
+        )
+    finally:
+        await scraper.close()
+        if nvml is not None:
+            await nvml.close()
+
+
+class Daemon:
+    """The running daemon.
+
+    Args:
+        config: what to start with.
+        load: reads the configuration again, for SIGHUP; None when there is no file. Raises ConfigError.
+        devices: how NVML is reached.
+        on_listen: gets the address that was bound.
+
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        load: Callable[[], Config] | None = None,
+        devices: Devices | None = None,
+        on_listen: Callable[[str, int], None] = lambda _host, _port: None,
+    ) -> None:
+        self._config = config
+        self._load = load
+        self._devices = devices or Devices()
+        self._on_listen = on_listen
+        self._reload_state = ReloadState(successful=True, succeeded_at=time.time())
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run until SIGTERM, SIGINT or `stop`. Raises OSError when the address cannot be had."""
+        from kvwatch.server import build_app, serve  # noqa: PLC0415 - `kvwatch once` needs no HTTP server
+
+        loop = asyncio.get_running_loop()
+        async with open_poller(self._config, self._devices) as poller:
+            exposition = Exposition(
+                SnapshotCollector(
+                    current=lambda: poller.snapshot,
+                    reload_state=lambda: self._reload_state,
+                    max_age_seconds=lambda: _STALE_INTERVALS * self._config.interval_seconds,
+                    clock=time.monotonic,
+                )
+            )
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._reload(poller))
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self.stop)
+            listen = self._config.listen
+            http = asyncio.create_task(
+                serve(build_app(poller, exposition), listen.host, listen.port, self._on_listen)
+            )
+            polls = asyncio.create_task(self._poll_for_ever(poller))
+            stop = asyncio.create_task(self._stop.wait())
+            tasks = {http, polls, stop}
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            for task in done:
+                task.result()  # raises what ended it, if anything did
+        log.info("stopped")
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._stop.set()
+
+    async def _poll_for_ever(self, poller: Poller) -> None:
+        """Poll at each interval; a poll that takes longer skips ticks, two never run at once."""
+        clock = time.monotonic
+        due = clock()
+        while True:
+            await poller.poll()
+            due = max(due + self._config.interval_seconds, clock())
+            await asyncio.sleep(due - clock())
+
+    def _reload(self, poller: Poller) -> None:
+        from kvwatch.config import ConfigError  # noqa: PLC0415 - see kvwatch.cli: only a daemon with a file
+
+        if self._load is None:
+            log.warning("SIGHUP: there is no configuration file to load")
+            return
+        try:
+            config = self._load()
+        except ConfigError as error:
+            self._reload_state = ReloadState(successful=False, succeeded_at=self._reload_state.succeeded_at)
+            for problem in error.problems:
+                log.warning("the old configuration stays in force: %s", problem)
+            return
+        kept = [
+            key
+            for key in ("listen", "nvml", "scrape", "log")
+            if getattr(config, key) != getattr(self._config, key)
+        ]
+        if kept:
+            log.warning("needs a restart to take effect: %s", ", ".join(kept))
+        self._config = config
+        poller.retarget(targets_of(config), typical_window_seconds=config.typical_window_seconds)
+        self._reload_state = ReloadState(successful=True, succeeded_at=time.time())
+        log.info("configuration loaded: %d servers", len(config.servers))
+
+
+def targets_of(config: Config) -> tuple[Target, ...]:
+    """Return the servers of a configuration as plain values."""
+    return tuple(_target(server) for server in config.servers)
+
+
+def _target(server: Server) -> Target:
+    url = urlsplit(server.url)
+    return Target(
+        name=server.name,
+        url=server.url,
+        host=url.hostname or "",
+        port=url.port or (443 if url.scheme == "https" else 80),
+        engine=None if server.engine == "auto" else server.engine,
+        bearer_token_file=server.bearer_token_file,
+        ca_file=server.ca_file,
+        pid=server.pid,
+        model_config=server.model_config_path,
+        full_length_tokens=server.full_length_tokens,
+        request_limit=server.request_limit,
+        max_num_batched_tokens=server.max_num_batched_tokens,
+        pool_tokens=server.pool_tokens,
+        kv_unified=server.kv_unified,
+        cache_dtype=server.cache_dtype,
+        share_ratio=server.share_ratio,
+        pin_bytes=server.kv_cache_memory_bytes,
+        tensor_parallel=server.tensor_parallel,
+        pipeline_parallel=server.pipeline_parallel,
+        hybrid_manager=server.hybrid_manager,
+    )

@@ -1,0 +1,275 @@
+"""The command line: one function a command. Each imports what it needs, so that help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from kvwatch import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvwatch.app import Devices
+    from kvwatch.config import Config
+    from kvwatch.snapshot import Snapshot
+
+T = TypeVar("T")
+
+FINE, PROBLEMS, USAGE, CANNOT_TELL = 0, 1, 2, 3
+
+_ABOUT = """\
+kvwatch says how many full-length requests your LLM inference servers can take now.
+
+It polls NVML for the memory of each process, reads the pages of vLLM and llama.cpp, and exports
+Prometheus gauges such as kvwatch_full_length_requests_fit_now. What is unknown is absent, never zero.
+"""
+
+_EXAMPLES = """\
+examples:
+  kvwatch demo                                    try it: a built-in fleet, no GPU and no engine needed
+  kvwatch once --server http://127.0.0.1:8000     one look at a server
+  kvwatch run --config /etc/kvwatch.yaml          the daemon; metrics on http://127.0.0.1:9836/metrics
+
+exit status: 0 fine, 1 problems found, 2 usage or configuration error, 3 cannot tell
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except KeyboardInterrupt:
+        return 128 + 2
+    except BrokenPipeError:
+        # The reader has gone, as in `kvwatch once | head`; leave nothing for Python to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the daemon until SIGTERM or SIGINT."""
+    load = _loader(options)
+    config = _load_or_complain(load)
+    if config is None:
+        return USAGE
+    return _serve(config, load=load if options.config else None, devices=None)
+
+
+def once(options: argparse.Namespace) -> int:
+    """Poll once and print what is known."""
+    import json  # noqa: PLC0415
+
+    from kvwatch.app import Devices, open_poller  # noqa: PLC0415
+    from kvwatch.document import snapshot_document  # noqa: PLC0415
+    from kvwatch.logs import set_up_logging  # noqa: PLC0415
+    from kvwatch.table import render_table  # noqa: PLC0415
+
+    config = _load_or_complain(_loader(options))
+    if config is None:
+        return USAGE
+    set_up_logging("logfmt", "error")  # the table says what is not known
+
+    async def poll() -> Snapshot:
+        async with open_poller(config, Devices()) as poller:
+            return await poller.poll()
+
+    snapshot = asyncio.run(poll())
+    if options.json:
+        print(json.dumps(snapshot_document(snapshot), indent=2, ensure_ascii=False))
+    else:
+        print(render_table(snapshot), end="")
+    return _status(snapshot, driver_needed=config.nvml.enabled is True)
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Run the daemon on the built-in fleet."""
+    from kvwatch.demo.command import run_demo  # noqa: PLC0415
+
+    return run_demo(options.listen, speed=options.speed)
+
+
+def _serve(config: Config, *, load: Callable[[], Config] | None, devices: Devices | None) -> int:
+    from kvwatch.app import Daemon  # noqa: PLC0415
+    from kvwatch.logs import set_up_logging  # noqa: PLC0415
+
+    set_up_logging(config.log.format, config.log.level)
+
+    async def serve() -> None:
+        await Daemon(config, load=load, devices=devices, on_listen=_announce).run()
+
+    try:
+        asyncio.run(serve())
+    except OSError as error:
+        print(f"kvwatch: cannot listen on {config.listen}: {error.strerror or error}", file=sys.stderr)
+        return PROBLEMS
+    return FINE
+
+
+def _announce(host: str, port: int) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    print(f"kvwatch {__version__} listens on http://{shown}:{port}/", file=sys.stderr, flush=True)
+
+
+def _loader(options: argparse.Namespace) -> Callable[[], Config]:
+    """Return what reads the configuration: the file, then the options of the command line."""
+
+    def load() -> Config:
+        from kvwatch.config import Server, default_config, load_config  # noqa: PLC0415
+        from kvwatch.engines import ADAPTERS  # noqa: PLC0415
+
+        config = load_config(options.config, ADAPTERS) if options.config else default_config()
+        updates: dict[str, object] = {}
+        if options.server:
+            updates["servers"] = (*config.servers, *(Server(url=url) for url in options.server))
+        if getattr(options, "listen", None):
+            updates["listen"] = options.listen
+        if getattr(options, "interval", None):
+            updates["interval_seconds"] = options.interval
+        if getattr(options, "log_format", None):
+            updates["log"] = config.log.model_copy(update={"format": options.log_format})
+        return config.model_copy(update=updates)
+
+    return load
+
+
+def _load_or_complain(load: Callable[[], Config]) -> Config | None:
+    from kvwatch.config import ConfigError  # noqa: PLC0415
+
+    try:
+        return load()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return None
+
+
+def _status(snapshot: Snapshot, *, driver_needed: bool) -> int:
+    """Return 0 when all was readable, 3 when nothing was, 1 between.
+
+    With `nvml: {enabled: auto}` a machine without the driver's library is no problem.
+    """
+    from kvwatch.readings import Reason, Source  # noqa: PLC0415
+
+    counted = [
+        source
+        for source in snapshot.sources
+        if source.reason is not Reason.NOT_ENABLED
+        and not (
+            source.source is Source.NVML and source.reason is Reason.LIBRARY_NOT_FOUND and not driver_needed
+        )
+    ]
+    down = [source for source in counted if source.reason is not None]
+    if not counted or len(down) == len(counted):
+        return CANNOT_TELL
+    return PROBLEMS if down else FINE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kvwatch",
+        description=_ABOUT,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"kvwatch {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    command = _add_command(commands, "run", run, "run the daemon")
+    _add_config_options(command)
+    _add_listen_option(command)
+    command.add_argument("--interval", type=_duration, metavar="TIME", help="time between polls (default 5s)")
+    command.add_argument(
+        "--log.format",
+        dest="log_format",
+        choices=("logfmt", "json"),
+        help="style of the log (default logfmt)",
+    )
+
+    command = _add_command(commands, "once", once, "poll once and print what is known")
+    _add_config_options(command)
+    command.add_argument("--json", action="store_true", help="print everything as JSON; null is unknown")
+
+    command = _add_command(
+        commands, "demo", demo, "run the daemon on a built-in fleet: no GPU, no engine needed"
+    )
+    _add_listen_option(command)
+    command.add_argument(
+        "--speed",
+        type=float,
+        default=360.0,
+        metavar="N",
+        help="simulated seconds in one real second (default 360)",
+    )
+    return parser
+
+
+def _add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    function: Callable[[argparse.Namespace], int],
+    text: str,
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=_COMMAND_NOTES.get(name, "")
+    )
+    command.set_defaults(command=function)
+    return command
+
+
+_COMMAND_NOTES = {
+    "run": "SIGHUP loads the configuration again; a bad file keeps the old one. SIGTERM ends the daemon.",
+    "once": "Exit status: 0 all was readable, 1 something was not, 2 configuration error, 3 nothing was.",
+    "demo": "A scripted day in fast motion: load, preemption, longer prompts, a start-up race.",
+}
+
+
+def _add_config_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", type=Path, metavar="FILE", help="configuration file (YAML)")
+    command.add_argument(
+        "--server",
+        type=_url,
+        action="append",
+        metavar="URL",
+        help="an inference server to watch, beside those of the file; may be repeated",
+    )
+
+
+def _add_listen_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--listen",
+        type=_listen,
+        metavar="ADDRESS",
+        help="where to serve (default 127.0.0.1:9836; port 0: any)",
+    )
+
+
+def _url(text: str) -> str:
+    from kvwatch.config_values import parse_url  # noqa: PLC0415
+
+    return _parsed(parse_url, text)
+
+
+def _listen(text: str) -> object:
+    from kvwatch.config_values import parse_listen  # noqa: PLC0415
+
+    return _parsed(parse_listen, text)
+
+
+def _duration(text: str) -> float:
+    from kvwatch.config_values import duration_between  # noqa: PLC0415
+
+    return _parsed(duration_between("200ms", "1h"), text)
+
+
+def _parsed(parse: Callable[[object], T], text: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

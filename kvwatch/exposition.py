@@ -1,0 +1,113 @@
+"""The exposition: one snapshot as Prometheus families, rendered once and kept for every scraper."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS_CONTENT_TYPE
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+
+from kvwatch import __version__, metrics
+from kvwatch.families import Families, add_data, add_source, empty_family
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kvwatch.families import Family
+    from kvwatch.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadState:
+    """The last load of the configuration file: whether it succeeded, and when one last did (Unix seconds)."""
+
+    successful: bool
+    succeeded_at: float
+
+
+class SnapshotCollector:
+    """Collect the families of the current snapshot; data older than `max_age_seconds` is withdrawn."""
+
+    def __init__(
+        self,
+        *,
+        current: Callable[[], Snapshot | None],
+        reload_state: Callable[[], ReloadState],
+        max_age_seconds: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._current = current
+        self._reload_state = reload_state
+        self._max_age_seconds = max_age_seconds
+        self._clock = clock
+
+    def key(self) -> tuple[int, bool, ReloadState]:
+        """Return what the exposition depends on: equal keys render equally."""
+        snapshot = self._current()
+        sequence = -1 if snapshot is None else snapshot.sequence
+        return sequence, self._is_fresh(snapshot), self._reload_state()
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the families of the snapshot of this moment."""
+        snapshot, reload_state = self._current(), self._reload_state()
+        families = Families("" if snapshot is None else _minutes(snapshot.typical_window_seconds))
+        families.add(metrics.BUILD_INFO, (__version__,), 1)
+        families.add(metrics.UP, (), 1)
+        families.add(metrics.CONFIG_RELOAD_SUCCESSFUL, (), float(reload_state.successful))
+        families.add(metrics.CONFIG_RELOAD_TIMESTAMP, (), reload_state.succeeded_at)
+        if snapshot is not None:
+            for source in snapshot.sources:
+                add_source(families, source)
+            if self._is_fresh(snapshot):
+                add_data(families, snapshot)
+        return families.used()
+
+    def describe(self) -> Iterator[Family]:
+        """Yield all families without series, so that a scraper may ask for some by name."""
+        return (empty_family(metric, metric.help) for metric in metrics.CATALOGUE)
+
+    def _is_fresh(self, snapshot: Snapshot | None) -> bool:
+        return snapshot is not None and self._clock() - snapshot.monotonic_at <= self._max_age_seconds()
+
+
+class Exposition:
+    """Rendered bytes of a collector, kept until its key changes."""
+
+    def __init__(self, collector: SnapshotCollector) -> None:
+        self._collector = collector
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(collector)
+        self._key: tuple[int, bool, ReloadState] | None = None
+        self._rendered: dict[tuple[bool, bool], bytes] = {}
+
+    def render(self, *, openmetrics: bool, compressed: bool, names: Sequence[str] = ()) -> tuple[bytes, str]:
+        """Return the body and its content type; only the families of `names` when some are given."""
+        content_type = OPENMETRICS_CONTENT_TYPE if openmetrics else CONTENT_TYPE_PLAIN_0_0_4
+        if names:
+            body = self._generate(openmetrics=openmetrics, names=names)
+            return gzip.compress(body, 1, mtime=0) if compressed else body, content_type
+        key = self._collector.key()
+        if key != self._key:
+            self._key, self._rendered = key, {}
+        kind = (openmetrics, compressed)
+        if kind not in self._rendered:
+            if compressed:
+                plain, _ = self.render(openmetrics=openmetrics, compressed=False)
+                self._rendered[kind] = gzip.compress(plain, 6, mtime=0)
+            else:
+                self._rendered[kind] = self._generate(openmetrics=openmetrics, names=())
+        return self._rendered[kind], content_type
+
+    def _generate(self, *, openmetrics: bool, names: Sequence[str]) -> bytes:
+        registry = self._registry.restricted_registry(names) if names else self._registry
+        if openmetrics:
+            return generate_openmetrics(registry)  # type: ignore[no-untyped-call,no-any-return]
+        return generate_latest(registry)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:g} min"

@@ -1,0 +1,293 @@
+"""The join: devices, processes, engines and model files as one picture. Pure: values in, values out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvwatch.capacity import Facts, engine_start_blocks, rank_state
+from kvwatch.cost.spec import ModelSpecError
+from kvwatch.cost.vllm import VllmOptions, plan_blocks
+from kvwatch.ledger import Usage, device_ledger
+from kvwatch.owners import Owner, find_owners
+from kvwatch.readings import Outcome, ProcessTable, Reason, Source, SourceError
+from kvwatch.snapshot import DeviceState, KvGroup, ProcessState, ServerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvwatch.cost.spec import ModelSpec
+    from kvwatch.cost.vllm import BlockPlan
+    from kvwatch.readings import DeviceReading, EngineReading
+    from kvwatch.target import Target
+    from kvwatch.typical import TypicalLength
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A server's model file, as it was read."""
+
+    spec: ModelSpec
+    hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """All that one poll read. Dictionaries are keyed by server name; a missing engine did not answer."""
+
+    targets: Sequence[Target]
+    engines: Mapping[str, EngineReading]
+    models: Mapping[str, Model | SourceError]
+    """Of servers with a configured model file."""
+    devices: Sequence[DeviceReading] = ()
+    processes: ProcessTable = field(default_factory=ProcessTable)
+    typical: Mapping[tuple[str, str], TypicalLength] = field(default_factory=dict)
+    """(server, rank) -> the typical request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The picture; `outcomes` are those of the model source."""
+
+    devices: tuple[DeviceState, ...]
+    processes: tuple[ProcessState, ...]
+    servers: tuple[ServerState, ...]
+    outcomes: tuple[Outcome, ...]
+
+
+def join(inputs: Inputs) -> Joined:
+    """Join one poll's readings."""
+    pids = {process.pid for device in inputs.devices for process in device.processes}
+    owners = find_owners(inputs.processes, pids)
+    servers: list[ServerState] = []
+    outcomes: list[Outcome] = []
+    for target in inputs.targets:
+        state, outcome = _server(target, inputs, owners)
+        servers.append(state)
+        outcomes.append(outcome)
+    return Joined(
+        devices=tuple(_device(device, inputs, owners, servers) for device in inputs.devices),
+        processes=tuple(
+            ProcessState(
+                device=device.uuid,
+                pid=process.pid,
+                used_bytes=process.used_bytes,
+                name=_name(inputs.processes, process.pid),
+                server=owners[process.pid].server,
+                match=owners[process.pid].match,
+            )
+            for device in inputs.devices
+            for process in device.processes
+        ),
+        servers=tuple(servers),
+        outcomes=tuple(outcomes),
+    )
+
+
+def fingerprint(settings: Sequence[tuple[str, str]]) -> str:
+    """Return 12 hex digits that change when a setting does, not when the engine's version does."""
+    text = "\n".join(f"{key}={value}" for key, value in sorted(settings))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tuple[ServerState, Outcome]:
+    device_bytes = _device_bytes(target.name, inputs.devices, owners)
+    started_at = _started_at(target.name, inputs.processes)
+    model = inputs.models.get(target.name)
+    model_hash = model.hash if isinstance(model, Model) else None
+    reading = inputs.engines.get(target.name)
+    if reading is None:
+        state = ServerState(
+            target=target,
+            reading=None,
+            device_bytes=device_bytes,
+            started_at=started_at,
+            model_hash=model_hash,
+        )
+        return state, _model_outcome(target, model, pool_known=None)
+    full_length = reading.full_length_tokens or target.full_length_tokens
+    cache_dtype = _stated(reading.cache_dtype) or target.cache_dtype
+    plan = _plan(model, target, reading, full_length, cache_dtype)
+    blocks = plan if not isinstance(plan, SourceError) else None
+    bytes_known = blocks is not None and _ranks_known(target, len(reading.ranks), device_bytes)
+    facts = Facts(
+        target=target,
+        full_length_tokens=full_length,
+        asleep=reading.sleeping is True,
+        plan=blocks,
+        bytes_known=bytes_known,
+    )
+    ranks = tuple(
+        rank_state(rank, facts, inputs.typical.get((target.name, rank.rank))) for rank in reading.ranks
+    )
+    start = engine_start_blocks(reading.ranks[0])
+    state = ServerState(
+        target=target,
+        reading=reading,
+        full_length_tokens=full_length,
+        fingerprint=fingerprint(reading.settings),
+        ranks=ranks,
+        cache_dtype=cache_dtype,
+        groups=_groups(blocks) if blocks and bytes_known else (),
+        bytes_per_block=blocks.bytes_per_block if blocks and bytes_known else None,
+        minimum_kv_bytes=blocks.minimum_pool_bytes if blocks and bytes_known else None,
+        model_error_ratio=blocks.start_blocks / start - 1 if blocks and start else None,
+        model_hash=model_hash,
+        device_bytes=device_bytes,
+        started_at=reading.start_timestamp_seconds or started_at,
+    )
+    pool_known = all(rank.full is not None for rank in ranks)
+    return state, _model_outcome(target, plan, pool_known=pool_known)
+
+
+def _plan(
+    model: Model | SourceError | None,
+    target: Target,
+    reading: EngineReading,
+    full_length: int | None,
+    cache_dtype: str | None,
+) -> BlockPlan | SourceError | None:
+    """Plan the server's pool from its model file; the reason where that cannot be done."""
+    if model is None or isinstance(model, SourceError):
+        return model
+    rank = reading.ranks[0]
+    if rank.slots is not None:
+        return SourceError(Reason.NOT_SUPPORTED, "a config.json does not describe a llama-server's pool")
+    try:
+        return plan_blocks(
+            model.spec,
+            VllmOptions(
+                engine_version=_version(reading.version),
+                cache_dtype=cache_dtype or "auto",
+                tensor_parallel=target.tensor_parallel or 1,
+                pipeline_parallel=target.pipeline_parallel or 1,
+                block_size=rank.block_size,
+                max_model_len=full_length,
+                max_num_batched_tokens=target.max_num_batched_tokens,
+                max_num_seqs=target.request_limit,
+                hybrid_manager=target.hybrid_manager is not False,
+            ),
+        )
+    except ModelSpecError as error:
+        return SourceError(error.reason, str(error))
+
+
+def _ranks_known(target: Target, rank_count: int, device_bytes: Mapping[str, int | None]) -> bool:
+    """Tell whether it is known among how many devices a rank divides its model.
+
+    Configured, or seen: as many devices as ranks means one each.
+    """
+    if target.pipeline_parallel not in (None, 1):
+        return False  # the ranks of a pipeline hold different layers
+    return target.tensor_parallel is not None or len(device_bytes) == rank_count
+
+
+def _model_outcome(
+    target: Target, result: BlockPlan | Model | SourceError | None, *, pool_known: bool | None
+) -> Outcome:
+    reason: Reason | None = None
+    detail = ""
+    if isinstance(result, SourceError):
+        reason, detail = result.reason, result.detail
+    elif pool_known is False:
+        reason = Reason.UNKNOWN_POOL
+        detail = "the server does not state its pool: set pool_tokens, kv_unified or model_config"
+    elif result is None:
+        reason, detail = Reason.NOT_ENABLED, "no model_config is set: bytes are not known"
+    return Outcome(source=Source.MODEL, target=target.name, reason=reason, detail=detail)
+
+
+def _device(
+    device: DeviceReading, inputs: Inputs, owners: Mapping[int, Owner], servers: Sequence[ServerState]
+) -> DeviceState:
+    by_server = {
+        server.target.name: server.device_bytes[device.uuid]
+        for server in servers
+        if device.uuid in server.device_bytes
+    }
+    nobodys = [process.used_bytes for process in device.processes if owners[process.pid].server is None]
+    known = [used for used in nobodys if used is not None]
+    whole = device.processes_reason is None and len(known) == len(nobodys)
+    certain = whole and not (nobodys and _some_owner_unknown(inputs))
+    usage = Usage(
+        by_server=by_server,
+        nobodys_bytes=sum(known) if certain else None,
+        kv_bytes={
+            server.target.name: kv for server in servers if (kv := _kv_bytes(server, device.uuid)) is not None
+        },
+    )
+    return DeviceState(reading=device, ledger=device_ledger(device, usage))
+
+
+def _some_owner_unknown(inputs: Inputs) -> bool:
+    """Tell whether a process without an owner may still be a watched server's."""
+    return any(outcome.reason is not None for outcome in inputs.processes.outcomes)
+
+
+def _kv_bytes(server: ServerState, device: str) -> int | None:
+    """Return the bytes that a server's pool takes on one device, null block included."""
+    if server.reading is None or server.bytes_per_block is None or device not in server.device_bytes:
+        return None
+    blocks = {rank.num_blocks for rank in server.reading.ranks}
+    count = blocks.pop()
+    devices, ranks = len(server.device_bytes), len(server.reading.ranks)
+    if blocks or count is None or devices % ranks:
+        return None  # unequal ranks, or ranks that share a device
+    return count * server.bytes_per_block
+
+
+def _device_bytes(
+    server: str, devices: Sequence[DeviceReading], owners: Mapping[int, Owner]
+) -> dict[str, int | None]:
+    sums: dict[str, int | None] = {}
+    for device in devices:
+        used = [process.used_bytes for process in device.processes if owners[process.pid].server == server]
+        if used:
+            known = [value for value in used if value is not None]
+            whole = len(known) == len(used) and device.processes_reason is None
+            sums[device.uuid] = sum(known) if whole else None
+    return sums
+
+
+def _started_at(server: str, processes: ProcessTable) -> float | None:
+    starts = [
+        processes.processes[pid].started_at
+        for pid in processes.listeners.get(server, ())
+        if pid in processes.processes
+    ]
+    known = [start for start in starts if start is not None]
+    return min(known) if known else None
+
+
+def _groups(plan: BlockPlan) -> tuple[KvGroup, ...]:
+    return tuple(
+        KvGroup(
+            kind=str(group.kind),
+            layers=group.layers,
+            block_size=group.block_size,
+            page_bytes=group.page_bytes,
+            window=group.window,
+        )
+        for group in plan.groups
+    )
+
+
+def _name(processes: ProcessTable, pid: int) -> str | None:
+    identity = processes.processes.get(pid)
+    return identity.name if identity else None
+
+
+def _stated(cache_dtype: str | None) -> str | None:
+    """Return the dtype that a page names; "auto" names none."""
+    return None if cache_dtype in (None, "auto") else cache_dtype
+
+
+def _version(text: str | None) -> tuple[int, ...] | None:
+    """Read the numbers at the head of a version; None where it has none."""
+    numbers: list[int] = []
+    for part in (text or "").split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers) or None

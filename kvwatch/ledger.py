@@ -1,0 +1,56 @@
+"""Where a device's memory went: parts that add up to its total, or are left out when not known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvwatch.snapshot import Component, LedgerPart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kvwatch.readings import DeviceReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """A device's memory by owner; a server's sum is None where one of its processes is N/A."""
+
+    by_server: Mapping[str, int | None]
+    nobodys_bytes: int | None
+    """Processes of no known server; None where that cannot be said."""
+    kv_bytes: Mapping[str, int]
+    """Each server's KV pool on this device, where it is known."""
+
+
+def device_ledger(device: DeviceReading, usage: Usage) -> tuple[LedgerPart, ...]:
+    """Divide a device's memory; nothing is clamped: a negative part is left out, like an unknown one."""
+    parts: list[LedgerPart] = []
+    for server, used in sorted(usage.by_server.items()):
+        parts += _server_parts(server, used, usage.kv_bytes.get(server))
+    shares: Sequence[int | None] = [*usage.by_server.values(), usage.nobodys_bytes]
+    seen = None if None in shares else sum(share for share in shares if share is not None)
+    rest = None
+    if seen is not None and device.used_bytes is not None and device.processes_reason is None:
+        rest = device.used_bytes - seen
+    for component, value in (
+        (Component.OTHER, usage.nobodys_bytes),
+        (Component.UNATTRIBUTED, rest),
+        (Component.RESERVED, device.reserved_bytes),
+        (Component.FREE, device.free_bytes),
+    ):
+        if value is not None and value >= 0:
+            parts.append(LedgerPart(component=component, bytes=value))
+    return tuple(parts)
+
+
+def _server_parts(server: str, used: int | None, kv_bytes: int | None) -> list[LedgerPart]:
+    if used is None:
+        return []
+    if kv_bytes is None or kv_bytes > used:
+        return [LedgerPart(component=Component.UNDIVIDED, server=server, bytes=used)]
+    return [
+        LedgerPart(component=Component.KV_CACHE, server=server, bytes=kv_bytes),
+        LedgerPart(component=Component.WEIGHTS_AND_WORKING, server=server, bytes=used - kv_bytes),
+    ]

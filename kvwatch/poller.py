@@ -1,0 +1,295 @@
+"""One poll: gather all sources at once, join what they read, publish one snapshot. Owns what accumulates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from kvwatch.health import Health
+from kvwatch.join import Inputs, Joined, Model, fingerprint, join
+from kvwatch.progress import Progress
+from kvwatch.readings import NvmlReading, Outcome, ProcessTable, Reason, Source, SourceError
+from kvwatch.snapshot import Snapshot
+from kvwatch.sources.procfs import ServerAddress
+from kvwatch.visit import visit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from kvwatch.engines.adapter import Adapter
+    from kvwatch.sources.threads import BlockingCalls
+    from kvwatch.target import Target
+    from kvwatch.typical import TypicalLength
+    from kvwatch.visit import PageSource, Visit
+
+log = logging.getLogger(__name__)
+
+
+class DeviceSource(Protocol):
+    """Where devices come from: NvmlSource, or what stands in for it."""
+
+    async def poll(self) -> NvmlReading:
+        """Return the devices; never raise for a fault of the driver."""
+
+
+class ProcessSource(Protocol):
+    """Where process identities come from: ProcfsSource."""
+
+    @property
+    def private_pid_namespace(self) -> bool | None:
+        """Whether kvwatch's PIDs are not the host's; None where unknown."""
+
+    def read(self, gpu_pids: Sequence[int], servers: Sequence[ServerAddress]) -> ProcessTable:
+        """Return the processes of interest, their ancestors, and the servers' listeners. Blocks."""
+
+
+class ModelSource(Protocol):
+    """Where model files are read: ModelFiles."""
+
+    def read(self, path: Path) -> Model:
+        """Return the model; raise SourceError. Blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The outside worlds; None where one is switched off."""
+
+    devices: DeviceSource | None
+    processes: ProcessSource | None
+    models: ModelSource
+    pages: PageSource
+    blocking: BlockingCalls
+    host_pids: bool = True
+    """Whether the devices' PIDs are the host's, so that they mean nothing in a private namespace."""
+    page_deadline_seconds: float
+    """For all pages of one server together."""
+    blocking_deadline_seconds: float
+
+
+class Poller:
+    """Poll the sources; `snapshot` is the last result, replaced whole, `visits` how servers were read.
+
+    Args:
+        sources: where readings come from.
+        targets: the servers to watch.
+        typical_window_seconds: window of the typical request.
+        clock: monotonic seconds, for durations and ages.
+        wall_clock: Unix seconds, for timestamps.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        sources: Sources,
+        targets: Sequence[Target],
+        typical_window_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sources = sources
+        self._targets = tuple(targets)
+        self._window_seconds = typical_window_seconds
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._health = Health()
+        self._progress: Mapping[str, Progress] = {}
+        self._adapters: dict[str, Adapter | None] = {}
+        self._sequence = 0
+        self.snapshot: Snapshot | None = None
+        self.visits: Mapping[str, Visit] = {}
+
+    def retarget(self, targets: Sequence[Target], *, typical_window_seconds: float) -> None:
+        """Watch other servers from the next poll on; those that stay keep what accumulated."""
+        self._targets = tuple(targets)
+        self._window_seconds = typical_window_seconds
+        names = {target.name for target in targets}
+        self._health.forget_servers_except(names)
+        self._progress = {name: progress for name, progress in self._progress.items() if name in names}
+        self._adapters = {name: adapter for name, adapter in self._adapters.items() if name in names}
+
+    async def poll(self) -> Snapshot:
+        """Poll once and publish."""
+        started = self._clock()
+        targets, window_seconds = self._targets, self._window_seconds
+        nvml, visits = await asyncio.gather(self._poll_devices(), self._visit_all(targets))
+        processes, models = await self._read_files(nvml, targets)
+        if self._sources.host_pids and self._sources.processes is not None:
+            nvml, processes = _in_namespace(
+                nvml, processes, private=self._sources.processes.private_pid_namespace
+            )
+        progress = {
+            name: self._progress.get(name, Progress()).advance(
+                visit.reading,
+                fingerprint(visit.reading.settings) if visit.reading else None,
+                now=self._wall_clock(),
+                at=self._clock(),
+                window_seconds=window_seconds,
+            )
+            for name, visit in visits.items()
+        }
+        joined = _join_safely(
+            Inputs(
+                targets=targets,
+                engines={name: visit.reading for name, visit in visits.items() if visit.reading},
+                models=models,
+                devices=nvml.devices,
+                processes=processes,
+                typical=_typical_lengths(progress),
+            )
+        )
+        outcomes = (
+            *nvml.outcomes,
+            *processes.outcomes,
+            *(visit.outcome for visit in visits.values()),
+            *joined.outcomes,
+        )
+        self._sequence += 1
+        self._progress = progress
+        self.visits = visits
+        self.snapshot = Snapshot(
+            sequence=self._sequence,
+            taken_at=self._wall_clock(),
+            monotonic_at=self._clock(),
+            poll_seconds=self._clock() - started,
+            typical_window_seconds=window_seconds,
+            devices=joined.devices,
+            processes=joined.processes,
+            servers=tuple(
+                replace(server, config_changed_at=progress[server.target.name].config_changed_at)
+                for server in joined.servers
+            ),
+            sources=self._health.assess(outcomes, now=self._wall_clock()),
+            recompute_suspected={
+                (name, rank): count for name, own in progress.items() for rank, count in own.suspected.items()
+            },
+        )
+        return self.snapshot
+
+    async def _poll_devices(self) -> NvmlReading:
+        if self._sources.devices is None:
+            return NvmlReading(devices=(), outcomes=())
+        try:
+            return await self._sources.devices.poll()
+        except Exception as error:  # a bug in one source must not blind the others
+            log.exception("nvml")
+            outcome = _failure(Source.NVML, "driver", Reason.INTERNAL_ERROR, repr(error))
+            return NvmlReading(devices=(), outcomes=(outcome,))
+
+    async def _visit_all(self, targets: Sequence[Target]) -> dict[str, Visit]:
+        visits = await asyncio.gather(
+            *(
+                visit(
+                    target,
+                    self._sources.pages,
+                    deadline_seconds=self._sources.page_deadline_seconds,
+                    adapter=self._adapters.get(target.name),
+                    clock=self._clock,
+                )
+                for target in targets
+            )
+        )
+        by_name = {target.name: made for target, made in zip(targets, visits, strict=True)}
+        # A server that no longer answers as it did may be another engine now.
+        self._adapters = {name: made.adapter if made.reading else None for name, made in by_name.items()}
+        return by_name
+
+    async def _read_files(
+        self, nvml: NvmlReading, targets: Sequence[Target]
+    ) -> tuple[ProcessTable, dict[str, Model | SourceError]]:
+        """Read /proc and model files in one blocking call beside the event loop."""
+        pids = sorted({process.pid for device in nvml.devices for process in device.processes})
+        addresses = [
+            ServerAddress(name=target.name, host=target.host, port=target.port, pid=target.pid)
+            for target in targets
+        ]
+
+        def read() -> tuple[ProcessTable, dict[str, Model | SourceError]]:
+            processes = self._sources.processes
+            table = processes.read(pids, addresses) if processes else ProcessTable()
+            return table, {
+                target.name: _read_model(self._sources.models, target.model_config)
+                for target in targets
+                if target.model_config is not None
+            }
+
+        try:
+            return await self._sources.blocking.run(
+                read, deadline_seconds=self._sources.blocking_deadline_seconds
+            )
+        except TimeoutError as error:
+            reason, detail = Reason.TIMEOUT, str(error) or "reading /proc or a model file takes too long"
+        except Exception as error:
+            log.exception("procfs")
+            reason, detail = Reason.INTERNAL_ERROR, repr(error)
+        failed = SourceError(reason, detail)
+        outcomes = tuple(_failure(Source.PROCFS, target.name, reason, detail) for target in targets)
+        return ProcessTable(outcomes=outcomes), {
+            target.name: failed for target in targets if target.model_config is not None
+        }
+
+
+def _in_namespace(
+    nvml: NvmlReading, table: ProcessTable, *, private: bool | None
+) -> tuple[NvmlReading, ProcessTable]:
+    """Withhold what a private PID namespace makes meaningless.
+
+    There the driver leaves out processes that cannot be seen from it, or names them by numbers that mean
+    something else (open-gpu-kernel-modules, os_find_ns_pid): an empty list proves nothing, nor does a match.
+    """
+    if not private:
+        return nvml, table
+    detail = "run kvwatch in the host's PID namespace (hostPID, docker --pid=host)"
+    local = {*table.listeners, *(outcome.target for outcome in table.outcomes)}
+    return (
+        NvmlReading(
+            devices=tuple(
+                replace(device, processes=(), processes_reason=Reason.NAMESPACE) for device in nvml.devices
+            ),
+            outcomes=nvml.outcomes,
+        ),
+        ProcessTable(
+            outcomes=tuple(_failure(Source.PROCFS, name, Reason.NAMESPACE, detail) for name in sorted(local))
+        ),
+    )
+
+
+def _typical_lengths(progress: Mapping[str, Progress]) -> dict[tuple[str, str], TypicalLength]:
+    return {
+        (name, rank): typical
+        for name, own in progress.items()
+        for rank, window in own.windows.items()
+        if (typical := window.typical()) is not None
+    }
+
+
+def _join_safely(inputs: Inputs) -> Joined:
+    """Join; a bug in it costs this poll's data and says so, never the daemon."""
+    try:
+        return join(inputs)
+    except Exception as error:
+        log.exception("join")
+        return Joined(
+            devices=(),
+            processes=(),
+            servers=(),
+            outcomes=tuple(
+                _failure(Source.MODEL, target.name, Reason.INTERNAL_ERROR, repr(error))
+                for target in inputs.targets
+            ),
+        )
+
+
+def _read_model(models: ModelSource, path: Path) -> Model | SourceError:
+    try:
+        return models.read(path)
+    except SourceError as error:
+        return error
+
+
+def _failure(source: Source, target: str, reason: Reason, detail: str) -> Outcome:
+    return Outcome(source=source, target=target, reason=reason, detail=detail)

@@ -1,0 +1,114 @@
+"""The HTTP side: the page, /metrics, health, and what a person needs to see how a figure came about."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from kvwatch.document import snapshot_document, visit_document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvwatch.exposition import Exposition
+    from kvwatch.poller import Poller
+
+_PAGE_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_STATIC = {"": "index.html", "page.css": "page.css", "page.js": "page.js"}
+_CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+
+def build_app(poller: Poller, exposition: Exposition) -> web.Application:
+    """Return the application; it reads the poller's current snapshot and never waits for a source."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
+        compressed = "gzip" in request.headers.get("Accept-Encoding", "")
+        body, content_type = exposition.render(
+            openmetrics=openmetrics, compressed=compressed, names=request.query.getall("name[]", [])
+        )
+        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
+        if compressed:
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=headers)
+
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="kvwatch is healthy.\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        if poller.snapshot is None:
+            return web.Response(status=503, text="The first poll has not ended yet.\n")
+        return web.Response(text="kvwatch is ready.\n")
+
+    async def snapshot(_: web.Request) -> web.Response:
+        if poller.snapshot is None:
+            return _json({"error": "the first poll has not ended yet"}, status=503)
+        return _json(snapshot_document(poller.snapshot))
+
+    async def target(request: web.Request) -> web.Response:
+        name = request.query.get("server", "")
+        visits = poller.visits
+        if name not in visits:
+            known = sorted(visits)
+            return _json({"error": "give ?server= one of `servers`", "servers": known}, status=404)
+        return _json(visit_document(visits[name]))
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/-/healthy", healthy)
+    app.router.add_get("/-/ready", ready)
+    app.router.add_get("/api/v1/snapshot", snapshot)
+    app.router.add_get("/debug/target", target)
+    for path in _STATIC:
+        app.router.add_get(f"/{path}", functools.partial(_static, path))
+    app.on_response_prepare.append(_add_safety_headers)
+    return app
+
+
+async def serve(
+    app: web.Application, host: str | None, port: int, on_listen: Callable[[str, int], None]
+) -> None:
+    """Serve until cancelled, on all addresses where `host` is None.
+
+    `on_listen` gets the address in use, also when port 0 asked for any.
+
+    Raises OSError when the address cannot be had.
+    """
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        address = runner.addresses[0]
+        on_listen(address[0], address[1])
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+async def _static(path: str, _: web.Request) -> web.Response:
+    file = _STATIC[path]
+    body = resources.files("kvwatch").joinpath("web", file).read_bytes()
+    return web.Response(body=body, content_type=_CONTENT_TYPES[file.rpartition(".")[2]], charset="utf-8")
+
+
+async def _add_safety_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Content-Security-Policy"] = _PAGE_POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cache-Control"] = "no-store"
+
+
+def _json(document: dict[str, Any], *, status: int = 200) -> web.Response:
+    return web.Response(
+        status=status,
+        text=json.dumps(document, indent=2, ensure_ascii=False) + "\n",
+        content_type="application/json",
+    )

@@ -1,0 +1,178 @@
+"""What kvwatch knows at one moment: readings joined and counted, immutable, published by one assignment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvwatch.fit import Fit, Load
+    from kvwatch.readings import DeviceReading, EngineReading, RankReading, Reason, Source
+    from kvwatch.target import Target
+    from kvwatch.typical import TypicalLength
+
+
+class Basis(StrEnum):
+    """What the fits of a rank rest on: the `basis` label of `kvwatch_fit_basis`."""
+
+    RESIDENT = "resident"
+    """A and R are known."""
+    ADMISSION = "admission"
+    """Only the planner's A_start is: A = R = A_start is assumed, so the fits are lower bounds."""
+
+
+class Match(StrEnum):
+    """How a process was matched to a server: the `match` label of `kvwatch_process_info`."""
+
+    CONFIGURED = "configured"
+    PORT = "port"
+    TREE = "tree"
+    NONE = "none"
+
+
+class Component(StrEnum):
+    """A part of a device's memory: the `component` label of `kvwatch_device_ledger_bytes`."""
+
+    KV_CACHE = "kv_cache"
+    WEIGHTS_AND_WORKING = "weights_and_working"
+    UNDIVIDED = "undivided"
+    """A server's process memory where its KV pool's bytes are not known."""
+    OTHER = "other"
+    UNATTRIBUTED = "unattributed"
+    RESERVED = "reserved"
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypicalState:
+    """The pool measured in requests of the typical length."""
+
+    length: TypicalLength
+    fit: Fit | None
+    capacity: float | None
+    """Usable blocks / R(typical), unfloored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """One rank's pool, in the engine's words and in requests. Blocks and bytes are of this rank alone."""
+
+    reading: RankReading
+    load: Load
+    basis: Basis | None = None
+    usable_blocks: int | None = None
+    free_blocks: int | None = None
+    usage_ratio: float | None = None
+    start_blocks: int | None = None
+    resident_blocks: int | None = None
+    """R at full length."""
+    capacity_tokens: float | None = None
+    free_tokens: float | None = None
+    capacity_bytes: int | None = None
+    """Of the usable blocks, on each device of the rank."""
+    bytes_per_token: float | None = None
+    full: Fit | None = None
+    ceiling: int | None = None
+    """Pool bytes / bytes of one full-length request: no blocks, no null block."""
+    typical: TypicalState | None = None
+    last_block_waste_tokens: int | None = None
+    worst_case_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvGroup:
+    """A KV group of the cost model; `page_bytes` of one layer and one block on one rank."""
+
+    kind: str
+    layers: int
+    block_size: int
+    page_bytes: int
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """One server: what it says, what its pool holds, where its memory is."""
+
+    target: Target
+    reading: EngineReading | None
+    full_length_tokens: int | None = None
+    fingerprint: str | None = None
+    ranks: tuple[RankState, ...] = ()
+    cache_dtype: str | None = None
+    groups: tuple[KvGroup, ...] = ()
+    bytes_per_block: int | None = None
+    minimum_kv_bytes: int | None = None
+    model_error_ratio: float | None = None
+    model_hash: str | None = None
+    device_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    """Device UUID -> sum of the server's processes there; None where one of them is N/A."""
+    started_at: float | None = None
+    """Unix seconds."""
+    config_changed_at: float | None = None
+    """Unix seconds; None until a change was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPart:
+    """One part of a device's memory; `server` is empty where the part is no server's."""
+
+    component: Component
+    bytes: int
+    server: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """One device and where its memory went; a part that is not known is not in the ledger."""
+
+    reading: DeviceReading
+    ledger: tuple[LedgerPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessState:
+    """One process on one device."""
+
+    device: str
+    pid: int
+    used_bytes: int | None
+    name: str | None
+    server: str | None
+    match: Match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """Health of one source for one target, as of its last attempt."""
+
+    source: Source
+    target: str
+    reason: Reason | None
+    detail: str
+    duration_seconds: float | None
+    last_success_at: float | None
+    """Unix seconds; None until the first."""
+    failures: Mapping[Reason, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One poll."""
+
+    sequence: int
+    taken_at: float
+    """Unix seconds."""
+    monotonic_at: float
+    """Seconds of the clock that ages are measured with."""
+    poll_seconds: float
+    typical_window_seconds: float
+    devices: tuple[DeviceState, ...]
+    processes: tuple[ProcessState, ...]
+    servers: tuple[ServerState, ...]
+    sources: tuple[SourceState, ...]
+    recompute_suspected: Mapping[tuple[str, str], int]
+    """(server, rank) -> requests that stopped running without finishing, since kvwatch started."""

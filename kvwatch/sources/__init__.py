@@ -1,0 +1,1 @@
+"""Readers of foreign worlds: NVML, /proc, HTTP, model files."""

@@ -1,0 +1,126 @@
+"""One snapshot as text that a person likes to read: servers, devices, and what is not known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvwatch.fit import Fit
+from kvwatch.readings import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvwatch.snapshot import DeviceState, RankState, ServerState, Snapshot
+
+UNKNOWN = "?"
+_BAR_WIDTH = 40
+_MIB = 1 << 20
+_HEADINGS = (
+    "SERVER",
+    "ENGINE",
+    "FULL LENGTH",
+    "POOL USED",
+    "RUN",
+    "WAIT",
+    "FITS NOW",
+    "GUARANTEED",
+    "EMPTY",
+    "HELD",
+    "HEADROOM",
+)
+
+
+def render_table(snapshot: Snapshot) -> str:
+    """Return the snapshot as a text of several paragraphs; `?` stands for unknown, never for zero."""
+    paragraphs = [*_servers(snapshot.servers), *_devices(snapshot), *_problems(snapshot)]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _servers(servers: Sequence[ServerState]) -> Iterator[str]:
+    answering = [server for server in servers if server.reading is not None]
+    if not answering:
+        return
+    rows: list[tuple[str, ...]] = [_HEADINGS]
+    notes: list[str] = []
+    for server in answering:
+        rows += [_rank_row(server, rank) for rank in server.ranks]
+        if server.reading and server.reading.sleeping:
+            notes.append(f"  {server.target.name} sleeps: nothing fits until it wakes")
+        if any(rank.basis == "admission" for rank in server.ranks):
+            notes.append(
+                f"  {server.target.name}: only the engine's start-up charge is known; fits are lower bounds"
+            )
+    yield "\n".join(["Full-length requests by server", *_columns(rows), *notes])
+
+
+def _rank_row(server: ServerState, rank: RankState) -> tuple[str, ...]:
+    name = server.target.name if len(server.ranks) == 1 else f"{server.target.name}/{rank.reading.rank}"
+    usage = rank.usage_ratio
+    fit = rank.full or Fit()
+    return (
+        name,
+        server.reading.engine if server.reading else UNKNOWN,
+        _count(server.full_length_tokens),
+        UNKNOWN if usage is None else f"{usage:.0%}",
+        _count(rank.load.running),
+        _count(rank.load.waiting),
+        _count(fit.now),
+        _count(fit.guaranteed),
+        _count(fit.empty),
+        _count(fit.resident_limit),
+        _count(fit.headroom),
+    )
+
+
+def _devices(snapshot: Snapshot) -> Iterator[str]:
+    for device in snapshot.devices:
+        yield "\n".join(_device(device))
+
+
+def _device(device: DeviceState) -> Iterator[str]:
+    reading = device.reading
+    total = reading.total_bytes
+    yield f"Device {reading.index}  {reading.name or UNKNOWN}  {reading.uuid}  {_mib(total)} in all"
+    rows = [
+        (
+            part.server or "",
+            part.component.replace("_", " "),
+            _mib(part.bytes),
+            "#" * round(_BAR_WIDTH * part.bytes / total) if total else "",
+        )
+        for part in device.ledger
+    ]
+    yield from _columns(rows) if rows else [f"  {UNKNOWN} ({reading.memory_reason or 'unknown'})"]
+
+
+def _problems(snapshot: Snapshot) -> Iterator[str]:
+    down = [
+        source
+        for source in snapshot.sources
+        if source.reason is not None and source.reason is not Reason.NOT_ENABLED
+    ]
+    if down:
+        rows = [(source.source, source.target, source.reason or "", source.detail) for source in down]
+        yield "\n".join(["Not known", *_columns(rows)])
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align: names to the left, figures to the right, the last column as it is."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        ("  " + "  ".join(_cell(text, width) for text, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
+
+
+def _cell(text: str, width: int) -> str:
+    figure = text[:1].isdigit() or text[:1] in ("-", UNKNOWN)
+    return text.rjust(width) if figure else text.ljust(width)
+
+
+def _count(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def _mib(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value / _MIB:,.0f} MiB"

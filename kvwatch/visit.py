@@ -1,0 +1,102 @@
+"""A visit to one server: fetch the pages that its engine's adapter asks for, and read them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kvwatch.engines import ADAPTERS, detect
+from kvwatch.readings import Outcome, Page, Reason, Source, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kvwatch.engines.adapter import Adapter
+    from kvwatch.readings import EngineReading
+    from kvwatch.target import Target
+
+log = logging.getLogger(__name__)
+
+_MAX_PAGES = 8  # an adapter asks for three; more is a loop
+
+
+class PageSource(Protocol):
+    """Where engine pages come from: Scraper."""
+
+    async def fetch(
+        self,
+        url: str,
+        path: str,
+        *,
+        deadline_seconds: float,
+        bearer_token_file: Path | None,
+        ca_file: Path | None,
+    ) -> Page:
+        """Return the page, or a page that says why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """What was fetched from a server, and how it was read."""
+
+    pages: tuple[Page, ...]
+    adapter: Adapter | None
+    reading: EngineReading | None
+    outcome: Outcome
+
+
+async def visit(
+    target: Target,
+    source: PageSource,
+    *,
+    deadline_seconds: float,
+    adapter: Adapter | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Visit:
+    """Visit a server; a failure is an outcome, never an exception. All its pages share the deadline.
+
+    `adapter` is the one that read the server's pages last time, where the configuration names none.
+    """
+    started = clock()
+    pages: dict[str, Page] = {}
+    adapter = ADAPTERS[target.engine] if target.engine else adapter
+    reading: EngineReading | None = None
+    reason, detail = None, ""
+
+    async def fetch(path: str) -> None:
+        if path in pages or len(pages) >= _MAX_PAGES:
+            raise SourceError(Reason.INTERNAL_ERROR, f"{path} was asked for again")
+        pages[path] = await source.fetch(
+            target.url,
+            path,
+            deadline_seconds=max(0.0, started + deadline_seconds - clock()),
+            bearer_token_file=target.bearer_token_file,
+            ca_file=target.ca_file,
+        )
+
+    try:
+        while adapter is None:
+            found = detect(pages)
+            if isinstance(found, str):
+                await fetch(found)
+            else:
+                adapter = found
+        while (path := adapter.next_path(pages)) is not None:
+            await fetch(path)
+        reading = adapter.read(pages)
+    except SourceError as error:
+        reason, detail = error.reason, error.detail
+    except Exception as error:  # a bug in one adapter must not blind the other servers
+        log.exception("server %s", target.name)
+        reason, detail = Reason.INTERNAL_ERROR, repr(error)
+    outcome = Outcome(
+        source=Source.ENGINE,
+        target=target.name,
+        reason=reason,
+        detail=detail,
+        duration_seconds=clock() - started,
+    )
+    return Visit(pages=tuple(pages.values()), adapter=adapter, reading=reading, outcome=outcome)

@@ -1,0 +1,42 @@
+"""What several test files share: a replay of captured pages, and the daemon on a port of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --update-golden."""
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden expositions; read the diff"
+    )
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run asynchronous tests on asyncio, as the daemon does."""
+    return "asyncio"
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Tell whether golden files are to be rewritten."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+_PROGRAMS = {"prometheus": ("promtool", "prometheus"), "browser": ("chromium",)}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose Debian package is missing, or fail it where all must run (KVWATCH_TEST_ALL=1)."""
+    for mark, programs in _PROGRAMS.items():
+        if item.get_closest_marker(mark) is None:
+            continue
+        missing = [program for program in programs if shutil.which(program) is None]
+        if missing and os.environ.get("KVWATCH_TEST_ALL"):
+            pytest.fail(f"{missing[0]} is not installed")
+        if missing:
+            pytest.skip(f"{missing[0]} is not installed")
