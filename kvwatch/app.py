@@ -48,7 +48,8 @@ async def open_poller(config: Config, devices: Devices) -> AsyncIterator[Poller]
     nvml: NvmlSource | None = None
     if config.nvml.enabled is not False:
         nvml = NvmlSource(
-            deadline_seconds=config.nvml.deadline_seconds, command=devices.command,
+            deadline_seconds=config.nvml.deadline_seconds,
+            command=devices.command,
             env={**os.environ, **devices.environment},
         )
     scraper = Scraper(max_bytes=config.scrape.max_bytes)

@@ -36,8 +36,8 @@ class Facts:
 def rank_state(reading: RankReading, facts: Facts, typical: TypicalLength | None) -> RankState:
     """Return the rank's pool in requests of full and of typical length."""
     waiting = sum(reading.waiting.values()) if reading.waiting else None
-    # "deferred" at vLLM waits for remote KV, at llama-server for a slot; only the engine's own word for
-    # lack of room, or no word at all, holds back the promise.
+    # "deferred" at vLLM waits for remote KV, at llama-server for a slot; any other word may mean lack of
+    # room and holds back the promise.
     for_capacity = {
         reason: count for reason, count in reading.waiting.items() if _is_capacity(reason, reading)
     }
@@ -57,12 +57,14 @@ def engine_start_blocks(reading: RankReading) -> int | None:
     if reading.num_blocks is None or reading.max_concurrency is None:
         return None
     quotient = reading.num_blocks / reading.max_concurrency
+    if not math.isfinite(quotient):
+        return None
     whole = round(quotient)
     return whole if whole > 0 and abs(quotient - whole) <= _WHOLE_TOLERANCE * whole else None
 
 
 def _is_capacity(reason: str, reading: RankReading) -> bool:
-    return reason in ("capacity", "unspecified") or reading.slots is not None
+    return reason != "deferred" or reading.slots is not None
 
 
 def _cost(reading: RankReading, facts: Facts) -> tuple[RequestCost | None, int | None]:
@@ -86,6 +88,8 @@ def _block_state(reading: RankReading, facts: Facts, load: Load, typical: Typica
     state = RankState(reading=reading, load=load, usage_ratio=usage)
     if reading.running is not None and reading.block_size is not None:
         state = replace(state, last_block_waste_tokens=reading.running * (reading.block_size - 1))
+    if typical is not None:
+        state = replace(state, typical=TypicalState(length=typical, fit=None, capacity=None))
     if reading.num_blocks is None or reading.num_blocks <= reading.null_blocks:
         return state
     usable = reading.num_blocks - reading.null_blocks
@@ -112,7 +116,8 @@ def _block_state(reading: RankReading, facts: Facts, load: Load, typical: Typica
         ceiling=_ceiling(reading, facts, full),
         typical=_typical(cost, usable, free, load, typical, facts),
     )
-    if facts.plan is not None and facts.bytes_known and cost is not None:
+    plan_holds = facts.plan is not None and start in (None, facts.plan.start_blocks)
+    if facts.plan is not None and plan_holds and facts.bytes_known and cost is not None:
         block_bytes = facts.plan.bytes_per_block
         state = replace(
             state,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SLOWEST, _FASTEST = 1.0, 36_000.0
 FINE, PROBLEMS, USAGE, CANNOT_TELL = 0, 1, 2, 3
 
 _ABOUT = """\
@@ -202,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_listen_option(command)
     command.add_argument(
         "--speed",
-        type=float,
+        type=_speed,
         default=360.0,
         metavar="N",
         help="simulated seconds in one real second (default 360)",
@@ -266,6 +268,16 @@ def _duration(text: str) -> float:
     from kvwatch.config_values import duration_between  # noqa: PLC0415
 
     return _parsed(duration_between("200ms", "1h"), text)
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = math.nan
+    if not _SLOWEST <= speed <= _FASTEST:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number from {_SLOWEST:g} to {_FASTEST:g}")
+    return speed
 
 
 def _parsed(parse: Callable[[object], T], text: str) -> T:

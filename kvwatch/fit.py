@@ -79,6 +79,8 @@ def fit_blocks(*, usable: int, free: int | None, admission: int, resident: int, 
     memory_now = None if free is None else _entering(free, first, resident)
     free_slots = None if limit is None or load.running is None else max(0, limit - load.running)
     now = None if memory_now is None else _at_most(memory_now, free_slots)
+    if limit is not None and load.running is None:
+        now = None  # how many of the slots are taken is not known
     guaranteed = _promise(now, _headroom(resident_limit, load), load)
     bound: Bound | None = None
     if load.waiting_for_capacity:
@@ -109,7 +111,8 @@ def fit_slots(
         return None
     total = pool.total_slots
     split = unified is False
-    if split and pool_tokens is not None and pool_tokens < total * pool.slot_limit_tokens:
+    claimed_cells = pool.slot_limit_tokens * (total if split else 1)
+    if pool_tokens is not None and pool_tokens < claimed_cells:
         return None  # the configuration contradicts the server's own slots
     if not split and pool_tokens is None:
         return None

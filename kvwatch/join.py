@@ -105,7 +105,7 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
             started_at=started_at,
             model_hash=model_hash,
         )
-        return state, _model_outcome(target, model, pool_known=None)
+        return state, _model_outcome(target, None, model, pool_known=None)
     full_length = reading.full_length_tokens or target.full_length_tokens
     cache_dtype = _stated(reading.cache_dtype) or target.cache_dtype
     plan = _plan(model, target, reading, full_length, cache_dtype)
@@ -138,7 +138,7 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
         started_at=reading.start_timestamp_seconds or started_at,
     )
     pool_known = all(rank.full is not None for rank in ranks)
-    return state, _model_outcome(target, plan, pool_known=pool_known)
+    return state, _model_outcome(target, state, plan, pool_known=pool_known)
 
 
 def _plan(
@@ -184,11 +184,19 @@ def _ranks_known(target: Target, rank_count: int, device_bytes: Mapping[str, int
 
 
 def _model_outcome(
-    target: Target, result: BlockPlan | Model | SourceError | None, *, pool_known: bool | None
+    target: Target,
+    server: ServerState | None,
+    result: BlockPlan | Model | SourceError | None,
+    *,
+    pool_known: bool | None,
 ) -> Outcome:
+    """Say why a server's static facts, its longest request, pool and bytes, are not all known."""
     reason: Reason | None = None
     detail = ""
-    if isinstance(result, SourceError):
+    if server is not None and server.reading is not None and server.full_length_tokens is None:
+        reason = server.reading.full_length_reason or Reason.MISSING_FIELD
+        detail = "the server does not state its longest request: set full_length_tokens"
+    elif isinstance(result, SourceError):
         reason, detail = result.reason, result.detail
     elif pool_known is False:
         reason = Reason.UNKNOWN_POOL

@@ -31,11 +31,17 @@ class _Formatter(logging.Formatter):
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         if self._shape == "json":
-            return json.dumps(fields, ensure_ascii=False)
+            return _json(fields)
         return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
 
 
 def _quoted(value: str) -> str:
     """Quote as logfmt readers expect; foreign text cannot start a line of its own."""
     plain = value.isprintable() and not any(character in value for character in ' "=')
-    return value if plain and value else json.dumps(value, ensure_ascii=False)
+    return value if plain and value else _json(value)
+
+
+def _json(value: str | dict[str, str]) -> str:
+    """Return JSON that a terminal shows as it is: what it could take for a command is escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process's server and the evidence; `ambiguous` when more than one server has an equal claim."""
+    """A process's server and the evidence; `ambiguous` when it cannot be told whether it is a server's."""
 
     server: str | None
     match: Match
@@ -23,6 +23,7 @@ class Owner:
 
 
 NOBODY = Owner(None, Match.NONE)
+UNTOLD = Owner(None, Match.NONE, ambiguous=True)
 
 
 def find_owners(table: ProcessTable, pids: Iterable[int]) -> Mapping[int, Owner]:
@@ -36,10 +37,12 @@ def find_owners(table: ProcessTable, pids: Iterable[int]) -> Mapping[int, Owner]
 
 
 def _owner(table: ProcessTable, pid: int) -> Owner:
+    if pid not in table.processes:
+        return UNTOLD if table.listeners else NOBODY
     for distance, ancestor in enumerate(_ancestry(table, pid)):
         claims = [server for server, listeners in table.listeners.items() if ancestor in listeners]
         if len(claims) > 1:
-            return Owner(None, Match.NONE, ambiguous=True)
+            return UNTOLD
         if claims:
             if claims[0] in table.configured:
                 return Owner(claims[0], Match.CONFIGURED)
@@ -50,8 +53,8 @@ def _owner(table: ProcessTable, pid: int) -> Owner:
 def _sibling_owner(table: ProcessTable, pid: int) -> Owner:
     """Find the one server that an ancestor of `pid` launched.
 
-    The launcher must run the same program as the listener: two servers started by one shell or one
-    supervisor are no siblings in this sense.
+    The launcher must run the same program as the listener and the process: two servers started by one
+    shell or one supervisor are no siblings in this sense.
     """
     for launcher in list(_ancestry(table, pid))[1:]:
         claims = {
@@ -60,15 +63,14 @@ def _sibling_owner(table: ProcessTable, pid: int) -> Owner:
             for listener in listeners
             if launcher in _ancestry(table, listener)
         }
-        servers = {server for server, _ in claims}
-        if len(servers) > 1:
-            return Owner(None, Match.NONE, ambiguous=True)
-        if servers:
-            program = table.processes[launcher].executable
-            same = program is not None and all(
-                table.processes[listener].executable == program for _, listener in claims
-            )
-            return Owner(servers.pop(), Match.TREE) if same else NOBODY
+        if claims:
+            family = (pid, launcher, *(listener for _, listener in claims))
+            programs = {table.processes[member].executable for member in family}
+            if len(programs - {None}) > 1:
+                return NOBODY
+            servers = {server for server, _ in claims}
+            certain = len(servers) == 1 and None not in programs
+            return Owner(servers.pop(), Match.TREE) if certain else UNTOLD
     return NOBODY
 
 

@@ -117,7 +117,7 @@ class Poller:
         started = self._clock()
         targets, window_seconds = self._targets, self._window_seconds
         nvml, visits = await asyncio.gather(self._poll_devices(), self._visit_all(targets))
-        processes, models = await self._read_files(nvml, targets)
+        processes, models = await self._read_files(nvml, targets, visits)
         if self._sources.host_pids and self._sources.processes is not None:
             nvml, processes = _in_namespace(
                 nvml, processes, private=self._sources.processes.private_pid_namespace
@@ -199,13 +199,15 @@ class Poller:
         return by_name
 
     async def _read_files(
-        self, nvml: NvmlReading, targets: Sequence[Target]
+        self, nvml: NvmlReading, targets: Sequence[Target], visits: Mapping[str, Visit]
     ) -> tuple[ProcessTable, dict[str, Model | SourceError]]:
         """Read /proc and model files in one blocking call beside the event loop."""
         pids = sorted({process.pid for device in nvml.devices for process in device.processes})
         addresses = [
             ServerAddress(name=target.name, host=target.host, port=target.port, pid=target.pid)
             for target in targets
+            # Where nobody answers nobody listens; looked for anew, a server is found as soon as it is back.
+            if target.pid is not None or visits[target.name].outcome.reason is not Reason.UNREACHABLE
         ]
 
         def read() -> tuple[ProcessTable, dict[str, Model | SourceError]]:
@@ -227,7 +229,7 @@ class Poller:
             log.exception("procfs")
             reason, detail = Reason.INTERNAL_ERROR, repr(error)
         failed = SourceError(reason, detail)
-        outcomes = tuple(_failure(Source.PROCFS, target.name, reason, detail) for target in targets)
+        outcomes = tuple(_failure(Source.PROCFS, address.name, reason, detail) for address in addresses)
         return ProcessTable(outcomes=outcomes), {
             target.name: failed for target in targets if target.model_config is not None
         }

@@ -22,15 +22,16 @@ class Progress:
     windows: Mapping[str, LengthWindow] = field(default_factory=dict)
     """Rank -> the finished requests of the last window."""
     suspected: Mapping[str, int] = field(default_factory=dict)
-    """Rank -> requests that seem to have been preempted since kvwatch started."""
-    fingerprint: str | None = None
+    """Rank -> requests that seem to have been preempted since kvwatch started; absent where no page tells."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """As last stated: a page that is missing for a while changes no setting."""
     config_changed_at: float | None = None
     """Unix seconds."""
 
     def advance(
         self,
         reading: EngineReading | None,
-        fingerprint: str | None,
+        _fingerprint: str | None = None,
         *,
         now: float,
         at: float,
@@ -41,7 +42,8 @@ class Progress:
             # Over a gap nothing can be said about what happened from poll to poll.
             return replace(self, reading=None)
         suspected = suspected_recomputes(self.reading, reading)
-        changed = self.fingerprint not in (None, fingerprint)
+        settings = dict(reading.settings)
+        changed = any(self.settings.get(key, value) != value for key, value in settings.items())
         return Progress(
             reading=reading,
             windows={
@@ -49,7 +51,7 @@ class Progress:
                 for rank in reading.ranks
             },
             suspected={rank: self.suspected.get(rank, 0) + count for rank, count in suspected.items()},
-            fingerprint=fingerprint,
+            settings={**self.settings, **settings},
             config_changed_at=now if changed else self.config_changed_at,
         )
 
@@ -72,16 +74,17 @@ def suspected_recomputes(before: EngineReading | None, now: EngineReading) -> di
     """Return, by rank, how many requests seem to have been preempted between two polls.
 
     The early signal: min(running lost minus finished, waiting gained) where positive; the engine's own
-    counter moves only when a victim resumes (vllm/v1/engine/output_processor.py, 0.8.5 to 0.32).
+    counter moves only when a victim resumes (vllm/v1/engine/output_processor.py, 0.8.5 to 0.32). A rank
+    that does not state all three has no count.
     """
     counts: dict[str, int] = {}
     ranks_before = {rank.rank: rank for rank in before.ranks} if before else {}
     for rank in now.ranks:
+        if rank.running is None or not rank.waiting or not rank.finished_total:
+            continue
         counts[rank.rank] = 0
         old = ranks_before.get(rank.rank)
-        if old is None or old.running is None or rank.running is None:
-            continue
-        if not (old.waiting and rank.waiting and old.finished_total and rank.finished_total):
+        if old is None or old.running is None or not old.waiting or not old.finished_total:
             continue
         finished = sum(rank.finished_total.values()) - sum(old.finished_total.values())
         if finished < 0:

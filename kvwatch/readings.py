@@ -66,7 +66,8 @@ class SourceError(Exception):
 class Outcome:
     """What one attempt at one target gave: `reason` is None when it worked.
 
-    Targets are a device UUID, a server's name, or `driver` for NVML as a whole.
+    Targets are a server's name, a device's UUID (`index:N` before the driver told it), or `driver` for NVML
+    as a whole.
     """
 
     source: Source
@@ -235,6 +236,8 @@ class EngineReading:
     model: str | None = None
     version: str | None = None
     full_length_tokens: int | None = None
+    full_length_reason: Reason | None = None
+    """Why the server does not say: the reason of the page that states it."""
     sleeping: bool | None = None
     cache_dtype: str | None = None
     share_ratio: float | None = None

@@ -100,7 +100,9 @@ def _problems(snapshot: Snapshot) -> Iterator[str]:
         if source.reason is not None and source.reason is not Reason.NOT_ENABLED
     ]
     if down:
-        rows = [(source.source, source.target, source.reason or "", source.detail) for source in down]
+        rows = [
+            (source.source, source.target, source.reason or "", _one_line(source.detail)) for source in down
+        ]
         yield "\n".join(["Not known", *_columns(rows)])
 
 
@@ -116,6 +118,11 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 def _cell(text: str, width: int) -> str:
     figure = text[:1].isdigit() or text[:1] in ("-", UNKNOWN)
     return text.rjust(width) if figure else text.ljust(width)
+
+
+def _one_line(text: str) -> str:
+    """Return foreign text without line feeds and without what a terminal takes for a command."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def _count(value: int | None) -> str:

@@ -88,9 +88,11 @@ def reason(series: Series, source: str, target: str) -> str | None:
     return reasons[0] if reasons else None
 
 
-def config(text: str, *, nvml: str = "{enabled: false}", interval: str = "200ms") -> Config:
+def config(
+    text: str, *, nvml: str = "{enabled: false}", interval: str = "200ms", typical_window: str = "15m"
+) -> Config:
     """Return a configuration for a test: any port, polls often, no NVML unless asked for."""
-    head = f"listen: 127.0.0.1:0\ninterval: {interval}\nnvml: {nvml}\n"
+    head = f"listen: 127.0.0.1:0\ninterval: {interval}\ntypical_window: {typical_window}\nnvml: {nvml}\n"
     return parse_config(head + text, "kvwatch.yaml", ADAPTERS)
 
 

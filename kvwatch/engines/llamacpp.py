@@ -86,9 +86,9 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
     return EngineReading(
         engine="llamacpp",
         ranks=(rank,),
-        model=next((name for key in ("model_alias", "model_path") if (name := props.get(key))), None),
-        version=props.get("build_info") if isinstance(props.get("build_info"), str) else None,
-        full_length_tokens=limit,
+        model=next((name for key in ("model_alias", "model_path") if (name := _text(props.get(key)))), None),
+        version=_text(props.get("build_info")),
+        full_length_tokens=rank.slots.slot_limit_tokens if rank.slots else limit,
         sleeping=sleeping if isinstance(sleeping, bool) else None,
         settings=(("model_path", str(model_path)), ("n_ctx", str(limit)), ("total_slots", str(total))),
         missing=missing,
@@ -146,8 +146,13 @@ def _slot(entry: Any) -> Slot:
 
 
 def _whole(value: object) -> int | None:
-    """Read a count; -1 is the engine's word for unlimited."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """Read a count as llama-server keeps it, in 64 bits; -1 is its word for unlimited."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+    return value if isinstance(value, int) and whole else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _json(page: Page) -> Any:

@@ -71,6 +71,9 @@ _SETTINGS = (
 )
 
 
+_LARGEST = 1 << 62  # beyond any count of tokens, blocks or bytes
+
+
 def next_path(pages: Mapping[str, Page]) -> str | None:
     """Ask /metrics first, then what it does not say: the longest request and the version."""
     if METRICS not in pages:
@@ -102,18 +105,21 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
     config = _cache_config(samples)
     full_length = _full_length(pages.get(MODELS), model)
     settings = {label: config[label] for label in _SETTINGS if label in config}
+    if full_length is not None:
+        settings["max_model_len"] = str(full_length)
     return EngineReading(
         engine="vllm",
         ranks=tuple(_rank(samples, rank, len(ranks)) for rank in ranks),
         model=model,
         version=_version(pages.get(VERSION)),
         full_length_tokens=full_length,
+        full_length_reason=pages[MODELS].reason if MODELS in pages else None,
         sleeping=_sleeping(samples),
         cache_dtype=config.get("cache_dtype"),
-        share_ratio=_number(config.get("gpu_memory_utilization")),
+        share_ratio=None if _sized_otherwise(config) else _number(config.get("gpu_memory_utilization")),
         pin_bytes=_whole(config.get("kv_cache_memory_bytes")),
         start_timestamp_seconds=samples.value(PROCESS_START),
-        settings=tuple(sorted({**settings, "max_model_len": str(full_length)}.items())),
+        settings=tuple(sorted(settings.items())),
         missing=_missing(samples, config, full_length),
     )
 
@@ -121,14 +127,15 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
 def _rank(samples: Samples, rank: str, rank_count: int) -> RankReading:
     own = _of_rank(samples, rank)
     config = _cache_config(own)
+    concurrency = _number(config.get("kv_cache_max_concurrency"))
     usage = own.value(USAGE)
     if usage is not None and not 0 <= usage <= 1:
         raise SourceError(Reason.PARSE_ERROR, f"{USAGE} is {usage}, outside 0..1")
     return RankReading(
         rank=rank,
-        num_blocks=_blocks_of_one_rank(_whole(config.get("num_gpu_blocks")), rank_count),
+        num_blocks=_blocks_of_one_rank(_whole(config.get("num_gpu_blocks")), rank_count, concurrency),
         block_size=_whole(config.get("block_size")),
-        max_concurrency=_number(config.get("kv_cache_max_concurrency")),
+        max_concurrency=concurrency,
         kv_size_tokens=_whole(config.get("kv_cache_size_tokens")),
         usage_ratio=usage,
         running=own.count(RUNNING),
@@ -156,14 +163,20 @@ def _of_rank(samples: Samples, rank: str) -> Samples:
     )
 
 
-def _blocks_of_one_rank(label: int | None, rank_count: int) -> int | None:
+def _blocks_of_one_rank(label: int | None, rank_count: int, concurrency: float | None) -> int | None:
     """Divide num_gpu_blocks, the sum over the ranks that every series repeats (core_client.py, 0.20+).
 
-    A sum that does not divide means unequal ranks: then no rank's share is known.
+    A sum that does not divide means unequal ranks: then no rank's share is known. So does a mean that is
+    no whole multiple of the concurrency, which is one rank's own blocks / whole blocks.
     """
     if label is None or label % rank_count:
         return None
-    return label // rank_count
+    blocks = label // rank_count
+    if rank_count > 1 and concurrency is not None:
+        charge = blocks / concurrency
+        if not math.isclose(charge, round(min(charge, label)), rel_tol=1e-6):
+            return None
+    return blocks
 
 
 def _waiting(own: Samples) -> dict[str, int]:
@@ -180,8 +193,20 @@ def _waiting(own: Samples) -> dict[str, int]:
 
 
 def _cache_config(samples: Samples) -> Mapping[str, str]:
+    """Return the labels of the first rank's cache_config_info.
+
+    Two of one rank are a dead run's beside the present one's (files left in PROMETHEUS_MULTIPROC_DIR).
+    """
     series = samples.of(CACHE_CONFIG)
+    ranks = [labels.get("engine", "0") for labels, _ in series]
+    if len(set(ranks)) < len(ranks):
+        raise SourceError(Reason.AMBIGUOUS, f"{CACHE_CONFIG} is on the page twice for one rank")
     return series[0][0] if series else {}
+
+
+def _sized_otherwise(config: Mapping[str, str]) -> bool:
+    """Tell whether something else than the share decides the pool's size."""
+    return any(_number(config.get(name)) for name in ("kv_cache_memory_bytes", "num_gpu_blocks_override"))
 
 
 def _sleeping(samples: Samples) -> bool | None:
@@ -199,7 +224,7 @@ def _full_length(page: Page | None, model: str | None) -> int | None:
     lengths: dict[str, int] = {}
     for card in cards:
         length = card.get("max_model_len") if isinstance(card, dict) else None
-        if isinstance(length, int) and length > 0:
+        if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= _LARGEST:
             lengths[str(card.get("id"))] = length
     if model in lengths:
         return lengths[model]
@@ -232,7 +257,7 @@ def _number(label: str | None) -> float | None:
 
 def _whole(label: str | None) -> int | None:
     value = _number(label)
-    return int(value) if value is not None and value == int(value) else None
+    return int(value) if value is not None and value == int(value) and value <= _LARGEST else None
 
 
 def _missing(samples: Samples, config: Mapping[str, str], full_length: int | None) -> tuple[str, ...]:

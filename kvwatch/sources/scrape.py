@@ -60,8 +60,11 @@ class Scraper:
             page = _failed(path, Reason.TIMEOUT, f"no full answer within {deadline_seconds:.3g} s")
         except (httpx.ConnectError, httpx.NetworkError) as error:
             page = _failed(path, Reason.UNREACHABLE, str(error) or type(error).__name__)
-        except httpx.HTTPError as error:  # a server that does not speak HTTP, or hangs up half-way
-            page = _failed(path, Reason.PARSE_ERROR, str(error) or type(error).__name__)
+        except httpx.HTTPError as error:
+            # Hung up on before a word was said, as at a restart; or half-way, or not speaking HTTP.
+            silent = str(error).startswith("Server disconnected without")
+            reason = Reason.UNREACHABLE if silent else Reason.PARSE_ERROR
+            page = _failed(path, reason, str(error) or type(error).__name__)
         except PermissionError as error:
             page = _failed(path, Reason.PERMISSION, str(error))
         except (OSError, ssl.SSLError) as error:

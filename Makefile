@@ -1,0 +1,27 @@
+# Aliases; the scripts need no make.
+.PHONY: demo test lint type golden bench
+
+demo:
+	scripts/demo
+
+test:
+	scripts/test
+
+lint: .venv
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/lint-imports
+
+type: .venv
+	.venv/bin/mypy
+
+# Rewrites the golden expositions; read the diff before you commit it.
+golden: .venv
+	.venv/bin/python -m pytest tests/test_golden.py --update-golden
+
+bench: .venv
+	.venv/bin/python bench/daemon.py
+
+.PHONY: .venv
+.venv:
+	scripts/environment dev

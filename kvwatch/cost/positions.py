@@ -1,0 +1,48 @@
+"""The longest request that a config.json allows, as vLLM derives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvwatch.cost.fields import Fields
+
+POSITION_FIELDS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+SCALED_ALREADY = frozenset(
+    {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "default", "mrope"}
+)
+"""Rotary scalings whose factor the stated positions already hold."""
+
+
+def read_max_positions(fields: Fields) -> int | None:
+    """Return the smallest stated length; `model_max_length` wins, other rotary scalings multiply.
+
+    vLLM 0.32.0, model_arch_config_convertor.py `derive_max_model_len_and_key` and config/model.py
+    `_get_and_verify_max_len`. LongRoPE models are served at their original length.
+    """
+    stated = [value for name in POSITION_FIELDS if (value := fields.optional(name))]
+    if not stated:
+        return None
+    longest = fields.optional("model_max_length") or min(stated)
+    scaling = fields.get("rope_scaling", "rope_parameters")
+    if not isinstance(scaling, dict):
+        return longest
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "longrope":
+        original = fields.optional("original_max_position_embeddings")
+        return original or longest
+    factor = scaling.get("factor")
+    model_type = fields.text("model_type") or ""
+    if kind in SCALED_ALREADY or "gemma3" in model_type or not isinstance(factor, (int, float)):
+        return longest
+    return int(longest * factor)

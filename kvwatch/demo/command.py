@@ -1,0 +1,92 @@
+"""`kvwatch demo`: the same daemon as always, told to watch the built-in fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from kvwatch.app import Daemon, Devices
+from kvwatch.config import Config, Server, default_config
+from kvwatch.demo.day import DEFAULT_SPEED, HOUR, OPENING
+from kvwatch.demo.fleet import Fleet, FleetError
+from kvwatch.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from kvwatch.config_values import Listen
+
+_INTERVAL_SECONDS = 1.0
+_TYPICAL_HOURS = 1.5
+"""Of the script: a window of fifteen real minutes would average over several of its days."""
+
+
+def run_demo(
+    listen: Listen | None = None, *, speed: float = DEFAULT_SPEED, opening: float = OPENING, seed: int = 1
+) -> int:
+    """Run the daemon on the fleet until SIGTERM or SIGINT; return the exit status."""
+    set_up_logging("logfmt", "warning")
+    try:
+        asyncio.run(_run(Fleet(speed=speed, opening=opening, seed=seed), listen, speed=speed))
+    except asyncio.CancelledError:
+        return 0
+    except FleetError as error:
+        print(f"kvwatch: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"kvwatch: cannot listen: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _run(fleet: Fleet, listen: Listen | None, *, speed: float) -> None:
+    # Until the daemon takes over, SIGTERM must not leave the fleet's folder behind; SIGINT never does.
+    main = asyncio.current_task()
+    if main is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+    async with fleet:
+        config = config_of(fleet, listen, speed=speed)
+        devices = Devices(command=fleet.nvml_command, environment=fleet.nvml_env, host_pids=False)
+        story = asyncio.create_task(_tell(fleet))
+        try:
+            await Daemon(config, devices=devices, on_listen=_announce).run()
+        finally:
+            story.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await story
+
+
+def config_of(fleet: Fleet, listen: Listen | None, *, speed: float) -> Config:
+    """Return the configuration that a user of such a fleet would write, with windows as short as its day."""
+    servers = tuple(
+        Server.model_validate(
+            {
+                "name": server.name,
+                "url": server.url,
+                "model_config": str(server.model_config),
+                "request_limit": server.request_limit,
+            }
+        )
+        for server in fleet.servers
+    )
+    config = default_config().model_copy(
+        update={
+            "interval_seconds": _INTERVAL_SECONDS,
+            "typical_window_seconds": max(_TYPICAL_HOURS * HOUR / speed, 3 * _INTERVAL_SECONDS),
+            "servers": servers,
+        }
+    )
+    return config if listen is None else config.model_copy(update={"listen": listen})
+
+
+async def _tell(fleet: Fleet) -> None:
+    async for line in fleet.story():
+        print(line, file=sys.stderr, flush=True)
+
+
+def _announce(host: str, port: int) -> None:
+    shown = f"[{host}]" if ":" in host else host
+    print(
+        f"kvwatch demo: http://{shown}:{port}/ and http://{shown}:{port}/metrics", file=sys.stderr, flush=True
+    )
