@@ -17,7 +17,7 @@ type: .venv
 
 # Rewrites the golden expositions; read the diff before you commit it.
 golden: .venv
-	.venv/bin/python -m pytest tests/test_golden.py --update-golden
+	.venv/bin/python -m pytest tests/test_golden.py tests/test_docs.py --update-golden
 
 bench: .venv
 	.venv/bin/python bench/daemon.py

@@ -153,24 +153,18 @@ def _load_or_complain(load: Callable[[], Config]) -> Config | None:
 
 
 def _status(snapshot: Snapshot, *, driver_needed: bool) -> int:
-    """Return 0 when all was readable, 3 when nothing was, 1 between.
+    """Return 0 when all was readable, 3 when no server and no device was, 1 between.
 
     With `nvml: {enabled: auto}` a machine without the driver's library is no problem.
     """
-    from kvwatch.readings import Reason, Source  # noqa: PLC0415
+    from kvwatch.readings import Reason  # noqa: PLC0415
 
-    counted = [
-        source
-        for source in snapshot.sources
-        if source.reason is not Reason.NOT_ENABLED
-        and not (
-            source.source is Source.NVML and source.reason is Reason.LIBRARY_NOT_FOUND and not driver_needed
-        )
-    ]
-    down = [source for source in counted if source.reason is not None]
-    if not counted or len(down) == len(counted):
+    servers = any(server.reading is not None for server in snapshot.servers)
+    devices = any(device.reading.used_bytes is not None for device in snapshot.devices)
+    if not servers and not devices:
         return CANNOT_TELL
-    return PROBLEMS if down else FINE
+    forgiven = {None, Reason.NOT_ENABLED, None if driver_needed else Reason.LIBRARY_NOT_FOUND}
+    return PROBLEMS if any(source.reason not in forgiven for source in snapshot.sources) else FINE
 
 
 def _parser() -> argparse.ArgumentParser:
