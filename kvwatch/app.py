@@ -68,6 +68,7 @@ async def open_poller(config: Config, devices: Devices) -> AsyncIterator[Poller]
             sources=sources,
             targets=targets_of(config),
             typical_window_seconds=config.typical_window_seconds,
+            share_limit_ratio=config.share_limit_ratio,
         )
     finally:
         await scraper.close()
@@ -169,7 +170,11 @@ class Daemon:
         if kept:
             log.warning("needs a restart to take effect: %s", ", ".join(kept))
         self._config = config
-        poller.retarget(targets_of(config), typical_window_seconds=config.typical_window_seconds)
+        poller.retarget(
+            targets_of(config),
+            typical_window_seconds=config.typical_window_seconds,
+            share_limit_ratio=config.share_limit_ratio,
+        )
         self._reload_state = ReloadState(successful=True, succeeded_at=time.time())
         log.info("configuration loaded: %d servers", len(config.servers))
 

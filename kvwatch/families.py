@@ -81,6 +81,7 @@ def add_data(families: Families, snapshot: Snapshot) -> None:
     """Add what was measured: devices, processes, servers."""
     for device in snapshot.devices:
         _add_device(families, device)
+        families.add(metrics.DEVICE_SHARE_LIMIT, (device.reading.uuid,), snapshot.share_limit_ratio)
     for process in snapshot.processes:
         pid = str(process.pid)
         labels = (process.device, pid, process.name, process.server, process.match)
@@ -98,6 +99,7 @@ def _add_device(families: Families, device: DeviceState) -> None:
     families.add(metrics.DEVICE_USED, uuid, reading.used_bytes)
     families.add(metrics.DEVICE_FREE, uuid, reading.free_bytes)
     families.add(metrics.DEVICE_RESERVED, uuid, reading.reserved_bytes)
+    families.add(metrics.DEVICE_SHARE_SUM, uuid, device.share_sum_ratio)
     for part in device.ledger:
         families.add(metrics.DEVICE_LEDGER, (reading.uuid, part.server, part.component), part.bytes)
 
@@ -129,9 +131,8 @@ def _add_server(families: Families, server: ServerState, snapshot: Snapshot) -> 
         ),
         1,
     )
-    pin = reading.pin_bytes or target.pin_bytes
-    families.add(metrics.SERVER_PIN, (name,), pin)
-    families.add(metrics.SERVER_SHARE, (name,), None if pin else reading.share_ratio or target.share_ratio)
+    families.add(metrics.SERVER_PIN, (name,), server.pin_bytes)
+    families.add(metrics.SERVER_SHARE, (name,), server.share_ratio)
     families.add(
         metrics.SERVER_SLEEPING, (name,), None if reading.sleeping is None else float(reading.sleeping)
     )

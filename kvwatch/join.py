@@ -122,6 +122,7 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
         rank_state(rank, facts, inputs.typical.get((target.name, rank.rank))) for rank in reading.ranks
     )
     start = engine_start_blocks(reading.ranks[0])
+    pin = reading.pin_bytes or target.pin_bytes
     state = ServerState(
         target=target,
         reading=reading,
@@ -129,6 +130,8 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
         fingerprint=fingerprint(reading.settings),
         ranks=ranks,
         cache_dtype=cache_dtype,
+        share_ratio=None if pin else reading.share_ratio or target.share_ratio,
+        pin_bytes=pin,
         groups=_groups(blocks) if blocks and bytes_known else (),
         bytes_per_block=blocks.bytes_per_block if blocks and bytes_known else None,
         minimum_kv_bytes=blocks.minimum_pool_bytes if blocks and bytes_known else None,
@@ -225,7 +228,30 @@ def _device(
             server.target.name: kv for server in servers if (kv := _kv_bytes(server, device.uuid)) is not None
         },
     )
-    return DeviceState(reading=device, ledger=device_ledger(device, usage))
+    return DeviceState(
+        reading=device,
+        ledger=device_ledger(device, usage),
+        share_sum_ratio=_share_sum(device, servers),
+    )
+
+
+def _share_sum(device: DeviceReading, servers: Sequence[ServerState]) -> float | None:
+    """Add up what the servers on a device claim of it.
+
+    gpu_memory_utilization is a claim on the whole card; a server without one, or with a pin that overrides
+    it, claims what its processes hold.
+    """
+    claims: list[float] = []
+    for server in servers:
+        if device.uuid not in server.device_bytes:
+            continue
+        share, held = server.share_ratio, server.device_bytes[device.uuid]
+        if share is None and held is not None and device.total_bytes:
+            share = held / device.total_bytes
+        if share is None:
+            return None
+        claims.append(share)
+    return sum(claims) if claims else None
 
 
 def _some_owner_unknown(inputs: Inputs) -> bool:

@@ -85,6 +85,14 @@ DEVICE_LEDGER = _gauge(
     "device server component",
     "The device's memory by owner and use. The parts add up to the total; an unknown part is absent.",
 )
+DEVICE_SHARE_SUM = _gauge(
+    "device_share_sum_ratio",
+    "device",
+    "What the servers on the device claim together: their shares, or what their processes hold.",
+)
+DEVICE_SHARE_LIMIT = _gauge(
+    "device_share_limit_ratio", "device", "The configured limit of kvwatch_device_share_sum_ratio."
+)
 PROCESS_INFO = _gauge(
     "process_info", "device pid name server match", "A process that holds a device, and how it was matched."
 )

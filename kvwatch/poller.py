@@ -77,6 +77,7 @@ class Poller:
         sources: where readings come from.
         targets: the servers to watch.
         typical_window_seconds: window of the typical request.
+        share_limit_ratio: what a device's servers may claim together, exported beside what they do.
         clock: monotonic seconds, for durations and ages.
         wall_clock: Unix seconds, for timestamps.
 
@@ -88,12 +89,14 @@ class Poller:
         sources: Sources,
         targets: Sequence[Target],
         typical_window_seconds: float,
+        share_limit_ratio: float,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._sources = sources
         self._targets = tuple(targets)
         self._window_seconds = typical_window_seconds
+        self._share_limit = share_limit_ratio
         self._clock = clock
         self._wall_clock = wall_clock
         self._health = Health()
@@ -103,10 +106,13 @@ class Poller:
         self.snapshot: Snapshot | None = None
         self.visits: Mapping[str, Visit] = {}
 
-    def retarget(self, targets: Sequence[Target], *, typical_window_seconds: float) -> None:
+    def retarget(
+        self, targets: Sequence[Target], *, typical_window_seconds: float, share_limit_ratio: float
+    ) -> None:
         """Watch other servers from the next poll on; those that stay keep what accumulated."""
         self._targets = tuple(targets)
         self._window_seconds = typical_window_seconds
+        self._share_limit = share_limit_ratio
         names = {target.name for target in targets}
         self._health.forget_servers_except(names)
         self._progress = {name: progress for name, progress in self._progress.items() if name in names}
@@ -157,6 +163,7 @@ class Poller:
             monotonic_at=self._clock(),
             poll_seconds=self._clock() - started,
             typical_window_seconds=window_seconds,
+            share_limit_ratio=self._share_limit,
             devices=joined.devices,
             processes=joined.processes,
             servers=tuple(

@@ -103,6 +103,9 @@ class ServerState:
     fingerprint: str | None = None
     ranks: tuple[RankState, ...] = ()
     cache_dtype: str | None = None
+    share_ratio: float | None = None
+    """gpu_memory_utilization; None under a pin."""
+    pin_bytes: int | None = None
     groups: tuple[KvGroup, ...] = ()
     bytes_per_block: int | None = None
     minimum_kv_bytes: int | None = None
@@ -131,6 +134,8 @@ class DeviceState:
 
     reading: DeviceReading
     ledger: tuple[LedgerPart, ...] = ()
+    share_sum_ratio: float | None = None
+    """What its servers claim together; None where no server is matched, or one's claim is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +175,7 @@ class Snapshot:
     """Seconds of the clock that ages are measured with."""
     poll_seconds: float
     typical_window_seconds: float
+    share_limit_ratio: float
     devices: tuple[DeviceState, ...]
     processes: tuple[ProcessState, ...]
     servers: tuple[ServerState, ...]

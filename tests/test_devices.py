@@ -113,6 +113,10 @@ async def test_the_ledger_of_a_card_adds_up_to_its_total(scenario: Path, child: 
         assert value(series, "process_info", pid=str(child), server="s", match="tree") == 1
         assert value(series, "process_info", pid=str(stranger), server="", match="none") == 1
         assert value(series, "server_device_memory_bytes", server="s", device="GPU-a") == 400 * MIB
+        # The captured server's pin overrides its share, so it claims what it holds.
+        assert value(series, "device_share_sum_ratio", device="GPU-a") == 0.4
+        assert value(series, "device_share_sum_ratio", device="GPU-b") is None
+        assert value(series, "device_share_limit_ratio", device="GPU-b") == 0.95
 
 
 async def test_memory_that_is_not_available_makes_what_depends_on_it_unknown(
