@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kvwatch.exposition import Exposition, ReloadState, SnapshotCollector
-from kvwatch.poller import Poller, Sources
+from kvwatch.poller import Poller, Sources, Watch
 from kvwatch.sources.model import ModelFiles
 from kvwatch.sources.nvml import NvmlSource
 from kvwatch.sources.procfs import ProcfsSource
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_STALE_INTERVALS = 3
 _FILES_DEADLINE_SECONDS = 2.0
 
 
@@ -66,9 +65,7 @@ async def open_poller(config: Config, devices: Devices) -> AsyncIterator[Poller]
     try:
         yield Poller(
             sources=sources,
-            targets=targets_of(config),
-            typical_window_seconds=config.typical_window_seconds,
-            share_limit_ratio=config.share_limit_ratio,
+            watch=watch_of(config),
         )
     finally:
         await scraper.close()
@@ -112,7 +109,6 @@ class Daemon:
                 SnapshotCollector(
                     current=lambda: poller.snapshot,
                     reload_state=lambda: self._reload_state,
-                    max_age_seconds=lambda: _STALE_INTERVALS * self._config.interval_seconds,
                     clock=time.monotonic,
                 )
             )
@@ -121,7 +117,12 @@ class Daemon:
                 loop.add_signal_handler(number, self.stop)
             listen = self._config.listen
             http = asyncio.create_task(
-                serve(build_app(poller, exposition), listen.host, listen.port, self._on_listen)
+                serve(
+                    build_app(poller, exposition, clock=time.monotonic),
+                    listen.host,
+                    listen.port,
+                    self._on_listen,
+                )
             )
             polls = asyncio.create_task(self._poll_for_ever(poller))
             stop = asyncio.create_task(self._stop.wait())
@@ -170,18 +171,19 @@ class Daemon:
         if kept:
             log.warning("needs a restart to take effect: %s", ", ".join(kept))
         self._config = config
-        poller.retarget(
-            targets_of(config),
-            typical_window_seconds=config.typical_window_seconds,
-            share_limit_ratio=config.share_limit_ratio,
-        )
+        poller.change(watch_of(config))
         self._reload_state = ReloadState(successful=True, succeeded_at=time.time())
         log.info("configuration loaded: %d servers", len(config.servers))
 
 
-def targets_of(config: Config) -> tuple[Target, ...]:
-    """Return the servers of a configuration as plain values."""
-    return tuple(_target(server) for server in config.servers)
+def watch_of(config: Config) -> Watch:
+    """Return what a configuration says to watch, as plain values."""
+    return Watch(
+        targets=tuple(_target(server) for server in config.servers),
+        interval_seconds=config.interval_seconds,
+        typical_window_seconds=config.typical_window_seconds,
+        share_limit_ratio=config.share_limit_ratio,
+    )
 
 
 def _target(server: Server) -> Target:

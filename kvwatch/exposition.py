@@ -30,19 +30,17 @@ class ReloadState:
 
 
 class SnapshotCollector:
-    """Collect the families of the current snapshot; data older than `max_age_seconds` is withdrawn."""
+    """Collect the families of the current snapshot; data that is stale is withdrawn, health stays."""
 
     def __init__(
         self,
         *,
         current: Callable[[], Snapshot | None],
         reload_state: Callable[[], ReloadState],
-        max_age_seconds: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
         self._current = current
         self._reload_state = reload_state
-        self._max_age_seconds = max_age_seconds
         self._clock = clock
 
     def key(self) -> tuple[int, bool, ReloadState]:
@@ -71,7 +69,7 @@ class SnapshotCollector:
         return (empty_family(metric, metric.help) for metric in metrics.CATALOGUE)
 
     def _is_fresh(self, snapshot: Snapshot | None) -> bool:
-        return snapshot is not None and self._clock() - snapshot.monotonic_at <= self._max_age_seconds()
+        return snapshot is not None and not snapshot.is_stale(self._clock())
 
 
 class Exposition:

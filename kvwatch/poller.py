@@ -70,14 +70,25 @@ class Sources:
     blocking_deadline_seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What to watch, and how; replaced whole when the configuration is loaded again."""
+
+    targets: tuple[Target, ...]
+    interval_seconds: float
+    """Between polls: it is published with each snapshot, whose age it gives a meaning."""
+    typical_window_seconds: float
+    """Window of the typical request."""
+    share_limit_ratio: float
+    """What a device's servers may claim together, exported beside what they do."""
+
+
 class Poller:
     """Poll the sources; `snapshot` is the last result, replaced whole, `visits` how servers were read.
 
     Args:
         sources: where readings come from.
-        targets: the servers to watch.
-        typical_window_seconds: window of the typical request.
-        share_limit_ratio: what a device's servers may claim together, exported beside what they do.
+        watch: what to watch.
         clock: monotonic seconds, for durations and ages.
         wall_clock: Unix seconds, for timestamps.
 
@@ -87,16 +98,12 @@ class Poller:
         self,
         *,
         sources: Sources,
-        targets: Sequence[Target],
-        typical_window_seconds: float,
-        share_limit_ratio: float,
+        watch: Watch,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._sources = sources
-        self._targets = tuple(targets)
-        self._window_seconds = typical_window_seconds
-        self._share_limit = share_limit_ratio
+        self._watch = watch
         self._clock = clock
         self._wall_clock = wall_clock
         self._health = Health()
@@ -106,14 +113,10 @@ class Poller:
         self.snapshot: Snapshot | None = None
         self.visits: Mapping[str, Visit] = {}
 
-    def retarget(
-        self, targets: Sequence[Target], *, typical_window_seconds: float, share_limit_ratio: float
-    ) -> None:
-        """Watch other servers from the next poll on; those that stay keep what accumulated."""
-        self._targets = tuple(targets)
-        self._window_seconds = typical_window_seconds
-        self._share_limit = share_limit_ratio
-        names = {target.name for target in targets}
+    def change(self, watch: Watch) -> None:
+        """Watch something else from the next poll on; servers that stay keep what accumulated."""
+        self._watch = watch
+        names = {target.name for target in watch.targets}
         self._health.forget_servers_except(names)
         self._progress = {name: progress for name, progress in self._progress.items() if name in names}
         self._adapters = {name: adapter for name, adapter in self._adapters.items() if name in names}
@@ -121,7 +124,8 @@ class Poller:
     async def poll(self) -> Snapshot:
         """Poll once and publish."""
         started = self._clock()
-        targets, window_seconds = self._targets, self._window_seconds
+        watch = self._watch
+        targets = watch.targets
         nvml, visits = await asyncio.gather(self._poll_devices(), self._visit_all(targets))
         processes, models = await self._read_files(nvml, targets, visits)
         if self._sources.host_pids and self._sources.processes is not None:
@@ -134,7 +138,7 @@ class Poller:
                 fingerprint(visit.reading.settings) if visit.reading else None,
                 now=self._wall_clock(),
                 at=self._clock(),
-                window_seconds=window_seconds,
+                window_seconds=watch.typical_window_seconds,
             )
             for name, visit in visits.items()
         }
@@ -162,8 +166,9 @@ class Poller:
             taken_at=self._wall_clock(),
             monotonic_at=self._clock(),
             poll_seconds=self._clock() - started,
-            typical_window_seconds=window_seconds,
-            share_limit_ratio=self._share_limit,
+            interval_seconds=watch.interval_seconds,
+            typical_window_seconds=watch.typical_window_seconds,
+            share_limit_ratio=watch.share_limit_ratio,
             devices=joined.devices,
             processes=joined.processes,
             servers=tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -13,7 +13,7 @@ from aiohttp import web
 from kvwatch.document import snapshot_document, visit_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from kvwatch.exposition import Exposition
     from kvwatch.poller import Poller
@@ -22,11 +22,10 @@ _PAGE_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_STATIC = {"": "index.html", "page.css": "page.css", "page.js": "page.js"}
-_CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
 
-def build_app(poller: Poller, exposition: Exposition) -> web.Application:
+def build_app(poller: Poller, exposition: Exposition, *, clock: Callable[[], float]) -> web.Application:
     """Return the application; it reads the poller's current snapshot and never waits for a source."""
 
     async def metrics(request: web.Request) -> web.Response:
@@ -51,7 +50,8 @@ def build_app(poller: Poller, exposition: Exposition) -> web.Application:
     async def snapshot(_: web.Request) -> web.Response:
         if poller.snapshot is None:
             return _json({"error": "the first poll has not ended yet"}, status=503)
-        return _json(snapshot_document(poller.snapshot))
+        stale = poller.snapshot.is_stale(clock())
+        return _json({"stale": stale, **snapshot_document(poller.snapshot)})
 
     async def target(request: web.Request) -> web.Response:
         name = request.query.get("server", "")
@@ -67,8 +67,8 @@ def build_app(poller: Poller, exposition: Exposition) -> web.Application:
     app.router.add_get("/-/ready", ready)
     app.router.add_get("/api/v1/snapshot", snapshot)
     app.router.add_get("/debug/target", target)
-    for path in _STATIC:
-        app.router.add_get(f"/{path}", functools.partial(_static, path))
+    for path, handler in _page_files():
+        app.router.add_get(path, handler)
     app.on_response_prepare.append(_add_safety_headers)
     return app
 
@@ -93,10 +93,16 @@ async def serve(
         await runner.cleanup()
 
 
-async def _static(path: str, _: web.Request) -> web.Response:
-    file = _STATIC[path]
-    body = resources.files("kvwatch").joinpath("web", file).read_bytes()
-    return web.Response(body=body, content_type=_CONTENT_TYPES[file.rpartition(".")[2]], charset="utf-8")
+def _page_files() -> Iterator[tuple[str, Callable[[web.Request], Awaitable[web.Response]]]]:
+    """Yield the paths of the page's files and what answers there; they are read once."""
+    for file in sorted((Path(__file__).parent / "web").iterdir()):
+        if file.suffix in _CONTENT_TYPES:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            yield path, functools.partial(_send, file.read_bytes(), _CONTENT_TYPES[file.suffix])
+
+
+async def _send(body: bytes, content_type: str, _: web.Request) -> web.Response:
+    return web.Response(body=body, content_type=content_type, charset="utf-8")
 
 
 async def _add_safety_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,12 +168,18 @@ class SourceState:
 class Snapshot:
     """One poll."""
 
+    STALE_INTERVALS: ClassVar[int] = 3
+    """Older than so many intervals, nothing in it may be shown as current."""
+
     sequence: int
     taken_at: float
     """Unix seconds."""
     monotonic_at: float
     """Seconds of the clock that ages are measured with."""
     poll_seconds: float
+    """What the poll took."""
+    interval_seconds: float
+    """Configured, between polls."""
     typical_window_seconds: float
     share_limit_ratio: float
     devices: tuple[DeviceState, ...]
@@ -182,3 +188,7 @@ class Snapshot:
     sources: tuple[SourceState, ...]
     recompute_suspected: Mapping[tuple[str, str], int]
     """(server, rank) -> requests that stopped running without finishing, since kvwatch started."""
+
+    def is_stale(self, now: float) -> bool:
+        """Tell whether the data may no longer be shown; `now` is of the same clock as `monotonic_at`."""
+        return now - self.monotonic_at > self.STALE_INTERVALS * self.interval_seconds

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kvwatch.app import Daemon
+from kvwatch.app import Daemon, Devices, open_poller
 from kvwatch.config import parse_config
 from kvwatch.engines import ADAPTERS
 from kvwatch.readings import DeviceReading, GpuProcess, Reason, Source
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 
     from kvwatch.exposition import Exposition
-    from kvwatch.poller import Poller
 
 CAPTURES = Path(__file__).parent / "captures"
 CHROMIUM = shutil.which("chromium")
@@ -310,7 +310,7 @@ def test_figures_of_every_capture(browser: str) -> None:
             await tab.visit(kvwatch.url)
             for name, (_, expected) in FIGURES.items():
                 (row,) = await tab.rows(f"{_card(name)} .fits")
-                assert row[1 : 1 + len(expected)] == expected, (name, FITS)
+                assert row[: len(expected)] == expected, (name, FITS)
             assert "51.5 % used" in await tab.text(f"{_card('draining')} .pool")
             assert "51 of 99 blocks, 48 free" in await tab.text(f"{_card('draining')} .pool")
             assert "Lower bounds" in await tab.text(f"{_card('hybrid-idle')} .notes")
@@ -352,8 +352,8 @@ def test_unknown_is_a_word_with_a_reason(browser: str) -> None:
         ):
             await tab.visit(kvwatch.url)
             (row,) = await tab.rows(f"{_card('chat')} .fits")
-            assert row[1:6] == ["unknown"] * 5
-            assert row[6:8] == ["0", "0"]
+            assert row[:5] == ["unknown"] * 5
+            assert row[5:7] == ["0", "0"]
             titles = await tab.value(
                 "[...document.querySelectorAll('.fits .unknown')].map(word => word.title)"
             )
@@ -365,6 +365,47 @@ def test_unknown_is_a_word_with_a_reason(browser: str) -> None:
             )
             (source,) = await tab.rows("#unknown-list > .sources")
             assert source[:3] == ["model", "chat", "unknown_pool"]
+
+    asyncio.run(check())
+
+
+def test_sleeping_server_fits_nothing_rather_than_zero(browser: str) -> None:
+    """A sleeping engine has given its pool back: its fits and its usage are unknown, and it says so."""
+
+    async def check() -> None:
+        engine = vllm("idle")
+        awake, asleep = 'sleep_state="awake"} 1.0', 'sleep_state="awake"} 0.0'
+        assert awake in engine.pages["/metrics"]
+        engine.pages["/metrics"] = engine.pages["/metrics"].replace(awake, asleep)
+        async with daemon({"chat": engine}) as kvwatch, open_tab(browser) as tab:
+            await tab.visit(kvwatch.url)
+            (row,) = await tab.rows(f"{_card('chat')} .fits")
+            assert row[:5] == ["unknown"] * 5
+            assert "use unknown, sleeping" in await tab.text(f"{_card('chat')} .pool")
+            assert await tab.text("#state") == "The server answers. chat sleeps."
+
+    asyncio.run(check())
+
+
+def test_ranks_stand_apart_and_are_summed(browser: str) -> None:
+    """Two data-parallel ranks have a pool and a row each, and a row for the server they make."""
+
+    async def check() -> None:
+        engine = vllm("draining")
+        second = vllm("idle").pages["/metrics"].replace('engine="0"', 'engine="1"').splitlines()
+        both = [engine.pages["/metrics"], *(line for line in second if 'engine="1"' in line), ""]
+        # Every rank's series repeats the sum of the blocks.
+        engine.pages["/metrics"] = "\n".join(both).replace('num_gpu_blocks="100"', 'num_gpu_blocks="200"')
+        async with daemon({"chat": engine}) as kvwatch, open_tab(browser) as tab:
+            await tab.visit(kvwatch.url)
+            assert await tab.rows(f"{_card('chat')} .fits") == [
+                ["rank 0", "0", "1", "3", "3", "\u22121", "2", "2", "42"],
+                ["rank 1", "3", "3", "3", "3", "3", "0", "0", "0"],
+                ["server", "3", "4", "6", "6", "2", "2", "2", "42"],
+            ]
+            assert await tab.value(f"document.querySelectorAll('{_card('chat')} .pool').length") == 2
+            assert "Rank 0: Bound by the queue" in await tab.text(f"{_card('chat')} .verdict")
+            assert await tab.text(f"{_card('chat')} .badge") == "takes 3 more"
 
     asyncio.run(check())
 
@@ -382,7 +423,7 @@ def test_text_of_others_stays_text(browser: str) -> None:
         async with daemon({"chat": engine}) as kvwatch, open_tab(browser) as tab:
             await tab.visit(kvwatch.url)
             assert HOSTILE in await tab.text(f"{_card('chat')} .meta")
-            assert "3 <b>__proto__</b>" in await tab.text(f"{_card('chat')} .notes")
+            assert "3 <b>__proto__</b>" in await tab.text(f"{_card('chat')} .verdict")
             assert await tab.value("document.querySelectorAll('main img').length") == 0
             assert tab.complaints == []
 
@@ -436,9 +477,8 @@ def test_old_data_is_called_stale_when_polling_has_stopped(browser: str) -> None
     """A daemon that answers with the same old snapshot is not believed either."""
 
     async def check() -> None:
-        app = build_app(_published(_cards(taken_at=time.time() - 500)), cast("Exposition", None))
-        async with serving(app) as url, open_tab(browser) as tab:
-            await tab.visit(f"{url}/")
+        async with cards_page(age_seconds=500) as url, open_tab(browser) as tab:
+            await tab.visit(url)
             assert (await tab.text("#state")).startswith("Stale: kvwatch answers but has stopped polling.")
 
     asyncio.run(check())
@@ -447,19 +487,17 @@ def test_old_data_is_called_stale_when_polling_has_stopped(browser: str) -> None
 # Cards
 
 
-@dataclass(slots=True)
-class _Published:
-    """What the server reads of a poller."""
-
-    snapshot: Snapshot
-    visits: Mapping[str, object] = field(default_factory=dict)
-
-
-def _published(snapshot: Snapshot) -> Poller:
-    return cast("Poller", _Published(snapshot))
+@contextlib.asynccontextmanager
+async def cards_page(*, age_seconds: float = 0) -> AsyncIterator[str]:
+    """Serve the page on a snapshot with two cards, by the daemon's own HTTP side."""
+    config = parse_config("nvml: {enabled: false}", "kvwatch.yaml", ADAPTERS)
+    async with open_poller(config, Devices()) as poller:
+        poller.snapshot = _with_cards(await poller.poll(), taken_at=time.time() - age_seconds)
+        async with serving(build_app(poller, cast("Exposition", None))) as url:
+            yield f"{url}/"
 
 
-def _cards(*, taken_at: float) -> Snapshot:
+def _with_cards(snapshot: Snapshot, *, taken_at: float) -> Snapshot:
     """Return two cards: one whose owners are known but for 512 MiB, one that says nothing."""
     ledger = [
         (Component.KV_CACHE, "chat", 12_288),
@@ -484,17 +522,15 @@ def _cards(*, taken_at: float) -> Snapshot:
         uuid="GPU-b", index=1, name=None, driver=None, memory_reason=Reason.DEVICE_LOST,
         processes_reason=Reason.DEVICE_LOST,
     )  # fmt: skip
-    return Snapshot(
-        sequence=7,
+    return replace(
+        snapshot,
         taken_at=taken_at,
-        monotonic_at=0.0,
-        poll_seconds=0.1,
-        typical_window_seconds=900.0,
         devices=(
             DeviceState(
                 reading=known,
                 ledger=tuple(
-                    LedgerPart(component=part, server=server, bytes=size * MIB) for part, server, size in ledger
+                    LedgerPart(component=part, server=server, bytes=mebibytes * MIB)
+                    for part, server, mebibytes in ledger
                 ),
             ),
             DeviceState(reading=silent),
@@ -506,18 +542,16 @@ def _cards(*, taken_at: float) -> Snapshot:
             ),
             ProcessState(device="GPU-a", pid=11, used_bytes=None, name=None, server=None, match=Match.NONE),
         ),
-        servers=(),
         sources=(
             SourceState(
                 source=Source.NVML, target="GPU-b", reason=Reason.DEVICE_LOST, detail="fell off the bus",
                 duration_seconds=0.1, last_success_at=taken_at - 300,
             ),
             SourceState(
-                source=Source.MODEL, target="chat", reason=Reason.NOT_ENABLED, detail="no model_config is set",
+                source=Source.MODEL, target="chat", reason=Reason.NOT_ENABLED, detail="no model_config",
                 duration_seconds=None, last_success_at=None,
             ),
         ),
-        recompute_suspected={},
     )  # fmt: skip
 
 
@@ -525,9 +559,8 @@ def test_cards_are_ledgers(browser: str) -> None:
     """A card's parts stand in its bar to scale and in its legend in MiB; what is missing is unknown."""
 
     async def check() -> None:
-        app = build_app(_published(_cards(taken_at=time.time())), cast("Exposition", None))
-        async with serving(app) as url, open_tab(browser) as tab:
-            await tab.visit(f"{url}/")
+        async with cards_page() as url, open_tab(browser) as tab:
+            await tab.visit(url)
             assert await tab.rows("#device-list .card:first-child .parts") == [
                 ["1 chat KV cache", "12,288 MiB", "26.6 %"],
                 ["2 chat weights and working memory", "16,384 MiB", "35.5 %"],
@@ -547,9 +580,9 @@ def test_cards_are_ledgers(browser: str) -> None:
                 ["11", "unknown", "none", "no server", "unknown"],
             ]
             lost = await tab.text("#device-list .card:nth-child(2)")
-            assert "unknown in all" in lost
-            assert "Where its memory went is unknown: device_lost." in lost
-            assert " 0 MiB" not in lost
+            assert "memory unknown" in lost
+            assert "Where its memory went is unknown: device_lost: fell off the bus." in lost
+            assert "MiB" not in lost
             (source,) = await tab.rows("#unknown-list > .sources")
             assert source[:4] == ["nvml", "GPU-b", "device_lost", "fell off the bus"]
             assert source[4].endswith("5 min ago")
@@ -597,9 +630,23 @@ def test_structure_for_a_screen_reader(browser: str) -> None:
                 "[...document.querySelectorAll('h1, h2, h3, h4')].map(heading => Number(heading.tagName[1]))"
             )
             assert levels[0] == 1
-            assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+            assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
             links = await tab.value("[...document.querySelectorAll('footer a')].map(link => link.pathname)")
             assert links == ["/metrics", "/api/v1/snapshot", "/debug/target", "/debug/target"]
+
+    asyncio.run(check())
+
+
+def test_without_scripts_the_page_says_where_else_to_look(browser: str) -> None:
+    """A browser without scripts shows the addresses of the same figures."""
+
+    async def check() -> None:
+        async with cards_page() as url, open_tab(browser) as tab:
+            await tab.call("Emulation.setScriptExecutionDisabled", value=True)
+            await tab.call("Page.navigate", url=url)
+            assert "/api/v1/snapshot as JSON" in await tab.until(
+                "document.querySelector('noscript')?.innerText"
+            )
 
     asyncio.run(check())
 

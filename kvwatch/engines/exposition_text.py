@@ -106,7 +106,7 @@ def _parse(lines: list[str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
                 if not math.isfinite(sample.value):
                     raise SourceError(Reason.PARSE_ERROR, f"{sample.name} is {sample.value}")
                 yield sample.name, sample.labels, sample.value
-    except (ValueError, IndexError, KeyError) as error:
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
         raise SourceError(Reason.PARSE_ERROR, str(error)) from error
 
 

@@ -1,0 +1,1 @@
+"""Grafana dashboards as code: queries, house panel types and layouts apart; `json/` is generated."""

@@ -1,0 +1,140 @@
+"""Fleet: which server cannot take one more full-length request, what is not known, where memory went."""
+
+# ruff: noqa: N999 - the suffix by which grafanalib finds definitions
+
+from __future__ import annotations
+
+from dashboards import queries as q
+from dashboards.fields import ANY_IS_BAD, BAD, GOOD, NONE_IS_BAD, WARN, coloured, words
+from dashboards.layout import Row, arrange
+from dashboards.layout import dashboard as house_dashboard
+from dashboards.panels import Column, series, stat, table
+from dashboards.sources import UP_OR_DOWN, fleet_sources
+from dashboards.variables import device_variable, node_variables
+
+_SERVER_LINK = {
+    "targetBlank": False,
+    "title": "Open this server",
+    "url": (
+        "/d/kvwatch-server?var-datasource=${datasource}&var-job=${__data.fields.Job}"
+        "&var-instance=${__data.fields.Daemon}&var-server=${__data.fields.Server}&${__url_time_range}"
+    ),
+}
+
+_SERVERS_WATCHED = stat(
+    "Servers watched",
+    q.SERVERS_WATCHED,
+    unit="none",
+    description=(
+        "Servers that the chosen daemons were told to watch, whether they answer or not. Fewer than you "
+        "run: add the missing ones to `servers` in the daemon's configuration."
+    ),
+)
+_WITHOUT_ROOM = stat(
+    "Cannot take one more",
+    q.SERVERS_WITHOUT_ROOM,
+    unit="none",
+    steps=ANY_IS_BAD,
+    description=(
+        "Servers that cannot be promised one more request of full length. Open them from the table below; "
+        "if requests wait there too, send load elsewhere or add a replica. Servers whose room is unknown "
+        "are not counted here but in the next panel."
+    ),
+)
+_UNKNOWN_ROOM = stat(
+    "Room unknown",
+    q.SERVERS_UNKNOWN,
+    unit="none",
+    steps=ANY_IS_BAD,
+    description=(
+        "Servers of which nobody can say whether one more request fits: down, asleep, or not stating their "
+        "pool. Treat them as full until the table of sources says why."
+    ),
+)
+_SOURCES_DOWN = stat(
+    "Sources down",
+    q.SOURCES_DOWN,
+    unit="none",
+    steps=ANY_IS_BAD,
+    description=(
+        "Drivers, engines, model files and process tables that could not be read, those not enabled left "
+        "out. The table of sources names each one and its reason."
+    ),
+)
+_DAEMONS_SILENT = stat(
+    "Daemons silent",
+    q.DAEMONS_SILENT,
+    unit="none",
+    steps=ANY_IS_BAD,
+    description=(
+        "Daemons of the chosen jobs that Prometheus cannot scrape. Everything about their nodes is "
+        "unknown: see docs/runbooks/KvwatchDaemonAbsent.md."
+    ),
+)
+
+_SERVERS = table(
+    "Servers, those without room first",
+    [
+        Column(title="Server", label="server", settings={"links": [_SERVER_LINK]}),
+        Column(title="Answers", expr=q.ANSWERS, settings=UP_OR_DOWN),
+        Column(title="Guaranteed", expr=q.ROOM, settings=coloured(NONE_IS_BAD)),
+        Column(title="Fit now", expr=q.FIT_NOW),
+        Column(title="Resident limit", expr=q.RESIDENT_LIMIT),
+        Column(
+            title="Headroom",
+            expr=q.HEADROOM,
+            settings=coloured(((None, BAD), (0, WARN), (1, GOOD))),
+        ),
+        Column(title="Running", expr=q.RUNNING),
+        Column(title="Waiting", expr=q.WAITING, settings=coloured(((None, GOOD), (1, WARN)))),
+        Column(title="Fullest pool", expr=q.USAGE, settings={"unit": "percentunit", "decimals": 0}),
+        Column(
+            title="Asleep",
+            expr=q.ASLEEP,
+            settings=words({"0": ("no", GOOD), "1": ("asleep", WARN)}),
+        ),
+        Column(title="Model", label="model", expr=q.IDENTITY),
+        Column(title="Engine", label="engine"),
+        Column(title="Daemon", label="instance"),
+        Column(title="Job", label="job"),
+    ],
+    description=(
+        "Guaranteed 0: do not send this server another request of full length. Negative headroom: what it "
+        "accepted cannot all grow to full length, so expect preemption (vLLM) or failed requests "
+        "(llama.cpp). unknown is not room: find the reason in the table of sources. Click a server to open "
+        "it."
+    ),
+    sort_by="Guaranteed",
+)
+
+_CARD = series(
+    "Memory of card $device",
+    {"{{component}} {{server}}": q.LEDGER, "total": q.DEVICE_TOTAL},
+    unit="bytes",
+    stacked=True,
+    lines=["/^total$/"],
+    repeat_over="device",
+    description=(
+        "Who holds the card's memory. A gap between the stack and the dashed total is memory that cannot "
+        "be attributed: see the nvml and procfs rows in the table of sources. other is processes of no "
+        "known server: find their PIDs in kvwatch_process_info. A server whose kv_cache shrank after a "
+        "restart lost a start-up race: pin its pool with kv_cache_memory_bytes."
+    ),
+)
+
+dashboard = house_dashboard(
+    uid="kvwatch-fleet",
+    title="kvwatch / Fleet",
+    description="Which server cannot take one more full-length request, what is unknown, where memory is.",
+    variables=[*node_variables(), device_variable()],
+    panels=arrange(
+        Row(title="Can the fleet take more?"),
+        (4, [_SERVERS_WATCHED, _WITHOUT_ROOM, _UNKNOWN_ROOM]),
+        (9, [_SERVERS]),
+        Row(title="What is not known, and why"),
+        (4, [_SOURCES_DOWN, _DAEMONS_SILENT]),
+        (8, [fleet_sources()]),
+        Row(title="Where the memory of the cards went"),
+        (9, [_CARD]),
+    ),
+)

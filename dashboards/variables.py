@@ -1,0 +1,29 @@
+"""The variables that the dashboards share, in the order in which they narrow each other down."""
+
+from __future__ import annotations
+
+from dashboards import queries as q
+from dashboards.layout import Variable
+
+
+def node_variables() -> list[Variable]:
+    """Return data source, job and instance: which Prometheus, and which daemons in it."""
+    return [
+        Variable(name="datasource", label="Data source", query="prometheus", type="datasource"),
+        _many("job", "Job", q.JOBS),
+        _many("instance", "Daemon", q.INSTANCES),
+    ]
+
+
+def device_variable() -> Variable:
+    """Return the devices, all of them at first."""
+    return _many("device", "Device", q.DEVICES)
+
+
+def server_variable() -> Variable:
+    """Return one server at a time: its panels speak of one."""
+    return Variable(name="server", label="Server", query=q.SERVERS)
+
+
+def _many(name: str, label: str, query: str) -> Variable:
+    return Variable(name=name, label=label, query=query, multi=True, includeAll=True)
