@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvwatch.capacity import Facts, engine_start_blocks, rank_state
-from kvwatch.cost.spec import ModelSpecError
-from kvwatch.cost.vllm import VllmOptions, plan_blocks
 from kvwatch.ledger import Usage, device_ledger
 from kvwatch.owners import Owner, find_owners
+from kvwatch.plan import Model, groups_of, plan_server
 from kvwatch.readings import Outcome, ProcessTable, Reason, Source, SourceError
-from kvwatch.snapshot import DeviceState, KvGroup, ProcessState, ServerState
+from kvwatch.snapshot import DeviceState, ProcessState, ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvwatch.cost.spec import ModelSpec
     from kvwatch.cost.vllm import BlockPlan
     from kvwatch.readings import DeviceReading, EngineReading
     from kvwatch.target import Target
     from kvwatch.typical import TypicalLength
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A server's model file, as it was read."""
-
-    spec: ModelSpec
-    hash: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +34,7 @@ class Inputs:
     processes: ProcessTable = field(default_factory=ProcessTable)
     typical: Mapping[tuple[str, str], TypicalLength] = field(default_factory=dict)
     """(server, rank) -> the typical request."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +54,16 @@ def join(inputs: Inputs) -> Joined:
     servers: list[ServerState] = []
     outcomes: list[Outcome] = []
     for target in inputs.targets:
-        state, outcome = _server(target, inputs, owners)
+        try:
+            state, outcome = _server(target, inputs, owners)
+        except Exception:  # noqa: BLE001 - a bug met by one server's data must not blind the others
+            state = ServerState(target=target, reading=None)
+            outcome = Outcome(
+                source=Source.MODEL,
+                target=target.name,
+                reason=Reason.INTERNAL_ERROR,
+                detail=traceback.format_exc(),
+            )
         servers.append(state)
         outcomes.append(outcome)
     return Joined(
@@ -85,12 +85,6 @@ def join(inputs: Inputs) -> Joined:
     )
 
 
-def fingerprint(settings: Sequence[tuple[str, str]]) -> str:
-    """Return 12 hex digits that change when a setting does, not when the engine's version does."""
-    text = "\n".join(f"{key}={value}" for key, value in sorted(settings))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tuple[ServerState, Outcome]:
     device_bytes = _device_bytes(target.name, inputs.devices, owners)
     started_at = _started_at(target.name, inputs.processes)
@@ -108,9 +102,14 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
         return state, _model_outcome(target, None, model, pool_known=None)
     full_length = reading.full_length_tokens or target.full_length_tokens
     cache_dtype = _stated(reading.cache_dtype) or target.cache_dtype
-    plan = _plan(model, target, reading, full_length, cache_dtype)
+    plan = plan_server(model, target, reading, full_length, cache_dtype)
     blocks = plan if not isinstance(plan, SourceError) else None
-    bytes_known = blocks is not None and _ranks_known(target, len(reading.ranks), device_bytes)
+    start = engine_start_blocks(reading.ranks[0])
+    bytes_known = (
+        blocks is not None
+        and start in (None, blocks.start_blocks)
+        and _ranks_known(target, len(reading.ranks), inputs.devices, device_bytes)
+    )
     facts = Facts(
         target=target,
         full_length_tokens=full_length,
@@ -121,18 +120,17 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
     ranks = tuple(
         rank_state(rank, facts, inputs.typical.get((target.name, rank.rank))) for rank in reading.ranks
     )
-    start = engine_start_blocks(reading.ranks[0])
     pin = reading.pin_bytes or target.pin_bytes
     state = ServerState(
         target=target,
         reading=reading,
         full_length_tokens=full_length,
-        fingerprint=fingerprint(reading.settings),
+        fingerprint=inputs.fingerprints.get(target.name),
         ranks=ranks,
         cache_dtype=cache_dtype,
         share_ratio=None if pin else reading.share_ratio or target.share_ratio,
         pin_bytes=pin,
-        groups=_groups(blocks) if blocks and bytes_known else (),
+        groups=groups_of(blocks) if blocks and bytes_known else (),
         bytes_per_block=blocks.bytes_per_block if blocks and bytes_known else None,
         minimum_kv_bytes=blocks.minimum_pool_bytes if blocks and bytes_known else None,
         model_error_ratio=blocks.start_blocks / start - 1 if blocks and start else None,
@@ -144,46 +142,19 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
     return state, _model_outcome(target, state, plan, pool_known=pool_known)
 
 
-def _plan(
-    model: Model | SourceError | None,
-    target: Target,
-    reading: EngineReading,
-    full_length: int | None,
-    cache_dtype: str | None,
-) -> BlockPlan | SourceError | None:
-    """Plan the server's pool from its model file; the reason where that cannot be done."""
-    if model is None or isinstance(model, SourceError):
-        return model
-    rank = reading.ranks[0]
-    if rank.slots is not None:
-        return SourceError(Reason.NOT_SUPPORTED, "a config.json does not describe a llama-server's pool")
-    try:
-        return plan_blocks(
-            model.spec,
-            VllmOptions(
-                engine_version=_version(reading.version),
-                cache_dtype=cache_dtype or "auto",
-                tensor_parallel=target.tensor_parallel or 1,
-                pipeline_parallel=target.pipeline_parallel or 1,
-                block_size=rank.block_size,
-                max_model_len=full_length,
-                max_num_batched_tokens=target.max_num_batched_tokens,
-                max_num_seqs=target.request_limit,
-                hybrid_manager=target.hybrid_manager is not False,
-            ),
-        )
-    except ModelSpecError as error:
-        return SourceError(error.reason, str(error))
-
-
-def _ranks_known(target: Target, rank_count: int, device_bytes: Mapping[str, int | None]) -> bool:
+def _ranks_known(
+    target: Target, rank_count: int, devices: Sequence[DeviceReading], device_bytes: Mapping[str, int | None]
+) -> bool:
     """Tell whether it is known among how many devices a rank divides its model.
 
-    Configured, or seen: as many devices as ranks means one each.
+    Configured, or seen: as many devices as ranks means one each, where every device's list is whole.
     """
     if target.pipeline_parallel not in (None, 1):
         return False  # the ranks of a pipeline hold different layers
-    return target.tensor_parallel is not None or len(device_bytes) == rank_count
+    if target.tensor_parallel is not None:
+        return True
+    whole = all(device.processes_reason in (None, Reason.NOT_SUPPORTED) for device in devices)
+    return whole and len(device_bytes) == rank_count
 
 
 def _model_outcome(
@@ -203,7 +174,9 @@ def _model_outcome(
         reason, detail = result.reason, result.detail
     elif pool_known is False:
         reason = Reason.UNKNOWN_POOL
-        detail = "the server does not state its pool: set pool_tokens, kv_unified or model_config"
+        detail = "the server does not state its pool: set pool_tokens and kv_unified"
+        if target.pool_tokens is not None or target.kv_unified is not None:
+            detail = "pool_tokens and kv_unified are too little, or contradict the server's own slots"
     elif result is None:
         reason, detail = Reason.NOT_ENABLED, "no model_config is set: bytes are not known"
     return Outcome(source=Source.MODEL, target=target.name, reason=reason, detail=detail)
@@ -220,7 +193,8 @@ def _device(
     nobodys = [process.used_bytes for process in device.processes if owners[process.pid].server is None]
     known = [used for used in nobodys if used is not None]
     whole = device.processes_reason is None and len(known) == len(nobodys)
-    certain = whole and not (nobodys and _some_owner_unknown(inputs))
+    untold = any(owners[process.pid].ambiguous for process in device.processes)
+    certain = whole and not untold and not (nobodys and _some_owner_unknown(inputs))
     usage = Usage(
         by_server=by_server,
         nobodys_bytes=sum(known) if certain else None,
@@ -294,19 +268,6 @@ def _started_at(server: str, processes: ProcessTable) -> float | None:
     return min(known) if known else None
 
 
-def _groups(plan: BlockPlan) -> tuple[KvGroup, ...]:
-    return tuple(
-        KvGroup(
-            kind=str(group.kind),
-            layers=group.layers,
-            block_size=group.block_size,
-            page_bytes=group.page_bytes,
-            window=group.window,
-        )
-        for group in plan.groups
-    )
-
-
 def _name(processes: ProcessTable, pid: int) -> str | None:
     identity = processes.processes.get(pid)
     return identity.name if identity else None
@@ -315,13 +276,3 @@ def _name(processes: ProcessTable, pid: int) -> str | None:
 def _stated(cache_dtype: str | None) -> str | None:
     """Return the dtype that a page names; "auto" names none."""
     return None if cache_dtype in (None, "auto") else cache_dtype
-
-
-def _version(text: str | None) -> tuple[int, ...] | None:
-    """Read the numbers at the head of a version; None where it has none."""
-    numbers: list[int] = []
-    for part in (text or "").split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers) or None

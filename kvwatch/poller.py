@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from kvwatch.health import Health
-from kvwatch.join import Inputs, Joined, Model, fingerprint, join
+from kvwatch.join import Inputs, Joined, join
 from kvwatch.progress import Progress
 from kvwatch.readings import NvmlReading, Outcome, ProcessTable, Reason, Source, SourceError
 from kvwatch.snapshot import Snapshot
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvwatch.engines.adapter import Adapter
+    from kvwatch.plan import Model
     from kvwatch.sources.threads import BlockingCalls
     from kvwatch.target import Target
     from kvwatch.typical import TypicalLength
@@ -135,7 +136,6 @@ class Poller:
         progress = {
             name: self._progress.get(name, Progress()).advance(
                 visit.reading,
-                fingerprint(visit.reading.settings) if visit.reading else None,
                 now=self._wall_clock(),
                 at=self._clock(),
                 window_seconds=watch.typical_window_seconds,
@@ -150,6 +150,9 @@ class Poller:
                 devices=nvml.devices,
                 processes=processes,
                 typical=_typical_lengths(progress),
+                fingerprints={
+                    name: own.fingerprint for name, own in progress.items() if own.fingerprint is not None
+                },
             )
         )
         outcomes = (

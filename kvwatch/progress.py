@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,17 @@ class Progress:
     config_changed_at: float | None = None
     """Unix seconds."""
 
+    @property
+    def fingerprint(self) -> str | None:
+        """12 hex digits that change when a setting does, not when the engine's version does."""
+        if not self.settings:
+            return None
+        text = "\n".join(f"{key}={value}" for key, value in sorted(self.settings.items()))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
     def advance(
         self,
         reading: EngineReading | None,
-        _fingerprint: str | None = None,
         *,
         now: float,
         at: float,

@@ -30,7 +30,7 @@ def build_app(poller: Poller, exposition: Exposition, *, clock: Callable[[], flo
 
     async def metrics(request: web.Request) -> web.Response:
         openmetrics = "application/openmetrics-text" in request.headers.get("Accept", "")
-        compressed = "gzip" in request.headers.get("Accept-Encoding", "")
+        compressed = _accepts_gzip(request.headers.get("Accept-Encoding", ""))
         body, content_type = exposition.render(
             openmetrics=openmetrics, compressed=compressed, names=request.query.getall("name[]", [])
         )
@@ -99,6 +99,15 @@ def _page_files() -> Iterator[tuple[str, Callable[[web.Request], Awaitable[web.R
         if file.suffix in _CONTENT_TYPES:
             path = "/" if file.name == "index.html" else f"/{file.name}"
             yield path, functools.partial(_send, file.read_bytes(), _CONTENT_TYPES[file.suffix])
+
+
+def _accepts_gzip(header: str) -> bool:
+    """Tell whether an Accept-Encoding names gzip with a weight above 0 (RFC 9110, section 12.5.3)."""
+    for coding in header.lower().split(","):
+        name, _, weight = coding.replace(" ", "").partition(";q=")
+        if name == "gzip":
+            return weight.strip("0.") != "" or weight == ""
+    return False
 
 
 async def _send(body: bytes, content_type: str, _: web.Request) -> web.Response:

@@ -236,6 +236,10 @@ async def test_formats_and_compression_are_what_the_scraper_asks_for() -> None:
         assert openmetrics.headers["Content-Type"].startswith("application/openmetrics-text")
         assert openmetrics.text.endswith("# EOF\n")
         assert openmetrics.headers["Content-Encoding"] == "gzip"
+        unwanted = await daemon.client.get(
+            daemon.url + "/metrics", headers={"Accept-Encoding": "br, gzip;q=0"}
+        )
+        assert "Content-Encoding" not in unwanted.headers
         some = await daemon.client.get(daemon.url + "/metrics?name[]=kvwatch_up")
         assert set(parse(some.text)) == {"kvwatch_up"}
 

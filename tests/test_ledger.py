@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvwatch.ledger import Usage, device_ledger
@@ -96,6 +96,7 @@ def test_the_parts_of_a_device(situation: str) -> None:
     assert len(parts) == len(case.parts)
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.none() | st.integers(0, 400), max_size=4),
     st.none() | st.integers(0, 400),

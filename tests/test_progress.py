@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def rank(
-    running: int | None, waiting: int | None, finished: float | None, *, name: str = "0", **more: object
+    running: int | None, waiting: int | None, finished: float | None, *, name: str = "0", **more: Any
 ) -> RankReading:
     """Return a rank's reading; finished requests are split over two reasons."""
     return replace(
@@ -25,7 +25,7 @@ def rank(
             waiting={} if waiting is None else {"capacity": waiting, "deferred": 0},
             finished_total={} if finished is None else {"stop": finished, "abort": 0.0},
         ),
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 
@@ -40,6 +40,7 @@ SUSPECTED = {
     "six stopped running, six more wait": (rank(11, 13, 0), rank(5, 19, 0), 6),
     "six stopped running because they finished": (rank(11, 13, 0), rank(5, 13, 6), 0),
     "four of six finished": (rank(11, 13, 0), rank(5, 15, 4), 2),
+    "four of six finished, and more came": (rank(11, 13, 0), rank(5, 23, 4), 2),
     "more wait because more came": (rank(5, 2, 9), rank(5, 8, 9), 0),
     "fewer wait than stopped running": (rank(11, 13, 0), rank(5, 15, 0), 2),
     "the queue shrank": (rank(11, 13, 0), rank(5, 10, 0), 0),
@@ -90,7 +91,7 @@ def test_suspicions_add_up_and_survive_a_gap() -> None:
     assert progress.suspected == {"0": 7}
 
 
-def lengths(count: float, prompt: float, generation: float) -> dict[str, object]:
+def lengths(count: float, prompt: float, generation: float) -> dict[str, Any]:
     """Return the sums over finished requests."""
     return {
         "finished_prompt_tokens": SumCount(sum=prompt, count=count),
@@ -111,9 +112,7 @@ def test_the_window_goes_on_over_a_gap_and_over_a_changed_length() -> None:
     typical = progress.windows["0"].typical()
     assert typical is not None
     assert (typical.prompt_tokens, typical.generation_tokens) == (180, 18)
-    progress = advance(
-        progress, engine(rank(1, 0, 6, **lengths(6, 1900, 290))), 30.0, window_seconds=10.0
-    )
+    progress = advance(progress, engine(rank(1, 0, 6, **lengths(6, 1900, 290))), 30.0, window_seconds=10.0)
     typical = progress.windows["0"].typical()
     assert typical is not None
     assert (typical.prompt_tokens, typical.generation_tokens) == (1000, 200)
@@ -148,3 +147,13 @@ def test_a_change_of_settings_is_noticed_and_a_missing_page_is_none(situation: s
         reading = None if settings is None else engine(rank(0, 0, 0), settings=settings)
         progress = advance(progress, reading, at)
     assert progress.config_changed_at == changed_at
+
+
+def test_a_fingerprint_changes_with_a_setting_and_not_with_the_order() -> None:
+    """Twelve hex digits of the settings; none before any was seen."""
+    first = Progress(settings={"a": "1", "b": "2"}).fingerprint
+    assert first == Progress(settings={"b": "2", "a": "1"}).fingerprint
+    assert first != Progress(settings={"a": "1", "b": "3"}).fingerprint
+    assert first is not None
+    assert len(first) == 12
+    assert Progress().fingerprint is None

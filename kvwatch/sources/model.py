@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvwatch.cost.hf import read_hf_config
 from kvwatch.cost.spec import ModelSpecError
-from kvwatch.join import Model
+from kvwatch.plan import Model
 from kvwatch.readings import Reason, SourceError
 
 if TYPE_CHECKING:

@@ -54,21 +54,23 @@ class Scraper:
         """
         started = self._clock()
         try:
+            headers = _headers(bearer_token_file)
+        except PermissionError as error:
+            return _failed(path, Reason.PERMISSION, str(error))
+        except OSError as error:
+            return _failed(path, Reason.NOT_FOUND, str(error))
+        try:
             async with asyncio.timeout(deadline_seconds):
-                page = await self._get(url, path, bearer_token_file, ca_file)
+                page = await self._get(url, path, headers, ca_file)
         except TimeoutError:
             page = _failed(path, Reason.TIMEOUT, f"no full answer within {deadline_seconds:.3g} s")
-        except (httpx.ConnectError, httpx.NetworkError) as error:
+        except (httpx.NetworkError, OSError) as error:
             page = _failed(path, Reason.UNREACHABLE, str(error) or type(error).__name__)
         except httpx.HTTPError as error:
             # Hung up on before a word was said, as at a restart; or half-way, or not speaking HTTP.
             silent = str(error).startswith("Server disconnected without")
             reason = Reason.UNREACHABLE if silent else Reason.PARSE_ERROR
             page = _failed(path, reason, str(error) or type(error).__name__)
-        except PermissionError as error:
-            page = _failed(path, Reason.PERMISSION, str(error))
-        except (OSError, ssl.SSLError) as error:
-            page = _failed(path, Reason.NOT_FOUND, str(error))
         return Page(
             path=path,
             body=page.body,
@@ -84,14 +86,9 @@ class Scraper:
             await client.aclose()
         self._clients.clear()
 
-    async def _get(self, url: str, path: str, token_file: Path | None, ca_file: Path | None) -> Page:
-        # identity: a compressed body could grow past the cap in one step.
-        headers = {"Accept": "text/plain, application/json", "Accept-Encoding": "identity"}
-        if token_file is not None:
-            headers["Authorization"] = f"Bearer {_read_token(token_file)}"
-        async with self._client(url, ca_file).stream(
-            "GET", url.rstrip("/") + path, headers=headers
-        ) as response:
+    async def _get(self, url: str, path: str, headers: dict[str, str], ca_file: Path | None) -> Page:
+        request = self._client(url, ca_file).stream("GET", url.rstrip("/") + path, headers=headers)
+        async with request as response:
             body = bytearray()
             async for chunk in response.aiter_raw():
                 body += chunk
@@ -124,6 +121,14 @@ class Scraper:
 
 def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+
+
+def _headers(token_file: Path | None) -> dict[str, str]:
+    # identity: a compressed body could grow past the cap in one step.
+    headers = {"Accept": "text/plain, application/json", "Accept-Encoding": "identity"}
+    if token_file is not None:
+        headers["Authorization"] = f"Bearer {_read_token(token_file)}"
+    return headers
 
 
 def _read_token(path: Path) -> str:

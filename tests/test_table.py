@@ -1,0 +1,97 @@
+"""The text that `kvwatch once` shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvwatch.readings import Reason, Source
+from kvwatch.snapshot import Basis, Snapshot
+from kvwatch.table import render_table
+from tests.snapshots import known, rank_state, source, unknown
+
+
+def with_first(snapshot: Snapshot, **changes: object) -> Snapshot:
+    """Return the snapshot with its first server alone, changed."""
+    first = replace(snapshot.servers[0], **changes)  # type: ignore[arg-type]
+    return replace(snapshot, servers=(first,))
+
+
+def test_everything_known() -> None:
+    """A person sees each rank's fits, where the memory is, and what is not known."""
+    snapshot = with_first(known(), ranks=(rank_state(),))
+    assert render_table(snapshot) == (
+        "Full-length requests by server\n"
+        "  SERVER  ENGINE  FULL LENGTH  POOL USED  RUN  WAIT  FITS NOW  GUARANTEED  EMPTY  HELD  HEADROOM\n"
+        "  chat    vllm          1,024        50%    2     2         1           0      3     3        -1\n"
+        "\n"
+        "Device 0  Card  GPU-0  1,000 MiB in all\n"
+        "  chat  kv cache             500 MiB  ####################\n"
+        "  chat  weights and working  200 MiB  ########\n"
+        "        other                  0 MiB\n"
+        "        unattributed         100 MiB  ####\n"
+        "        reserved              20 MiB  #\n"
+        "        free                 180 MiB  #######\n"
+        "\n"
+        "Not known\n"
+        "  model  chat  unknown_architecture  FooForCausalLM\n"
+    )
+
+
+def test_nothing_known() -> None:
+    """A question mark stands for each unknown figure, and no zero does."""
+    text = render_table(unknown())
+    row = next(line for line in text.splitlines() if line.startswith("  chat"))
+    assert row.split() == ["chat", "llamacpp"] + ["?"] * 9
+    assert "Device 0  ?  GPU-0  ? in all\n  ? (not_supported)\n" in text
+    assert "  engine  gone  unreachable  refused\n" in text
+    assert "0 MiB" not in text
+
+
+def test_ranks_have_rows_of_their_own() -> None:
+    """Floors are taken for each rank, so each is shown."""
+    text = render_table(known())
+    assert "  chat/0 " in text
+    assert "  chat/1 " in text
+
+
+@pytest.mark.parametrize(
+    "snapshot, note",
+    [
+        (
+            with_first(known(), ranks=(replace(rank_state(), basis=Basis.ADMISSION),)),
+            "chat: only the engine's start-up charge is known; fits are lower bounds",
+        ),
+        (
+            with_first(known(), reading=replace(known().servers[0].reading, sleeping=True)),  # type: ignore[type-var]
+            "chat sleeps: nothing fits until it wakes",
+        ),
+    ],
+    ids=["admission", "asleep"],
+)
+def test_a_note_says_what_a_row_cannot(snapshot: Snapshot, note: str) -> None:
+    """Where a number needs a word, it has one."""
+    assert note in render_table(snapshot)
+    assert note not in render_table(known())
+
+
+def test_what_is_merely_not_configured_is_no_problem() -> None:
+    """The last paragraph is there only when something is wrong."""
+    snapshot = replace(known(), sources=(source(Source.MODEL, "chat", Reason.NOT_ENABLED),))
+    assert "Not known" not in render_table(snapshot)
+
+
+@pytest.mark.parametrize("detail", ["two\nlines", "\x1b[2J", "\x9b2J", "\r", "\u2028"])
+def test_foreign_text_stays_in_its_line_and_commands_no_terminal(detail: str) -> None:
+    """A server or a model file may have written the detail."""
+    snapshot = replace(known(), sources=(source(Source.ENGINE, "chat", Reason.PARSE_ERROR, detail),))
+    last = render_table(snapshot).removesuffix("\n").split("\n")[-1]
+    assert last.isprintable()
+    assert last.startswith("  engine  chat  parse_error  ")
+
+
+def test_before_anything_is_watched() -> None:
+    """An empty snapshot is no error."""
+    empty = replace(known(), servers=(), devices=(), processes=(), sources=())
+    assert render_table(empty).strip() == ""
