@@ -35,6 +35,7 @@ _EXAMPLES = """\
 examples:
   kvwatch demo                                    try it: a built-in fleet, no GPU and no engine needed
   kvwatch once --server http://127.0.0.1:8000     one look at a server
+  kvwatch cost MODEL --pool 12GiB                 what a token, a block, a request of a model takes
   kvwatch run --config /etc/kvwatch.yaml          the daemon; metrics on http://127.0.0.1:9836/metrics
 
 exit status: 0 fine, 1 problems found, 2 usage or configuration error, 3 cannot tell
@@ -96,6 +97,13 @@ def demo(options: argparse.Namespace) -> int:
     from kvwatch.demo.command import run_demo  # noqa: PLC0415
 
     return run_demo(options.listen, speed=options.speed)
+
+
+def cost(options: argparse.Namespace) -> int:
+    """Print what a model costs."""
+    from kvwatch.cost_command import run_cost  # noqa: PLC0415
+
+    return run_cost(options)
 
 
 def _serve(config: Config, *, load: Callable[[], Config] | None, devices: Devices | None) -> int:
@@ -168,6 +176,8 @@ def _status(snapshot: Snapshot, *, driver_needed: bool) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from kvwatch.cost_command import add_arguments  # noqa: PLC0415
+
     parser = argparse.ArgumentParser(
         prog="kvwatch",
         description=_ABOUT,
@@ -191,6 +201,11 @@ def _parser() -> argparse.ArgumentParser:
     command = _add_command(commands, "once", once, "poll once and print what is known")
     _add_config_options(command)
     command.add_argument("--json", action="store_true", help="print everything as JSON; null is unknown")
+
+    command = _add_command(
+        commands, "cost", cost, "say what a model costs: bytes per token, requests per pool"
+    )
+    add_arguments(command, _size)
 
     command = _add_command(
         commands, "demo", demo, "run the daemon on a built-in fleet: no GPU, no engine needed"
@@ -222,6 +237,7 @@ def _add_command(
 _COMMAND_NOTES = {
     "run": "SIGHUP loads the configuration again; a bad file keeps the old one. SIGTERM ends the daemon.",
     "once": "Exit status: 0 all was readable, 1 something was not, 2 configuration error, 3 nothing was.",
+    "cost": "Exit status: 0, or 1 where the model or an option is not known: then there is no number at all.",
     "demo": "A scripted day in fast motion: load, preemption, longer prompts, a start-up race.",
 }
 
@@ -264,6 +280,12 @@ def _duration(text: str) -> float:
     return _parsed(duration_between("200ms", "1h"), text)
 
 
+def _size(text: str) -> int:
+    from kvwatch.config_values import parse_size  # noqa: PLC0415
+
+    return _parsed(parse_size, int(text) if text.isdecimal() else text)
+
+
 def _speed(text: str) -> float:
     try:
         speed = float(text)
@@ -274,8 +296,8 @@ def _speed(text: str) -> float:
     return speed
 
 
-def _parsed(parse: Callable[[object], T], text: str) -> T:
+def _parsed(parse: Callable[[object], T], value: object) -> T:
     try:
-        return parse(text)
+        return parse(value)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -50,7 +50,7 @@ def _servers(servers: Sequence[ServerState]) -> Iterator[str]:
             notes.append(
                 f"  {server.target.name}: only the engine's start-up charge is known; fits are lower bounds"
             )
-    yield "\n".join(["Full-length requests by server", *_columns(rows), *notes])
+    yield "\n".join(["Full-length requests by server", *columns(rows), *notes])
 
 
 def _rank_row(server: ServerState, rank: RankState) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def _device(device: DeviceState) -> Iterator[str]:
         )
         for part in device.ledger
     ]
-    yield from _columns(rows) if rows else [f"  {UNKNOWN} ({reading.memory_reason or 'unknown'})"]
+    yield from columns(rows) if rows else [f"  {UNKNOWN} ({reading.memory_reason or 'unknown'})"]
 
 
 def _problems(snapshot: Snapshot) -> Iterator[str]:
@@ -103,10 +103,10 @@ def _problems(snapshot: Snapshot) -> Iterator[str]:
         rows = [
             (source.source, source.target, source.reason or "", _one_line(source.detail)) for source in down
         ]
-        yield "\n".join(["Not known", *_columns(rows)])
+        yield "\n".join(["Not known", *columns(rows)])
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Align: names to the left, figures to the right, the last column as it is."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [

@@ -88,8 +88,9 @@ class LlamaPool:
     caches: tuple[CacheEntry, ...]
     states: tuple[StateEntry, ...]
     layer_bytes: tuple[int, ...]
-    """Cache and state of each layer: what moves with it to another device."""
+    """Cache and state of each layer, without the draft context's: what moves with it to another device."""
     recurrent_bytes: int
+    """States, without the draft context's."""
     total_bytes: int
     """Caches and states, those of the draft context included."""
     host_bytes: int | None

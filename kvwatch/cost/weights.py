@@ -207,7 +207,9 @@ def gguf_weights(headers: Sequence[GgufHeader]) -> GgufWeights | None:
 
     `headers` are those of all its files in order. The total is what llama-server states as `meta.size`.
     """
-    if not headers or [header.split_no for header in headers] != list(range(headers[0].split_count)):
+    if not headers or len(headers) != headers[0].split_count:
+        return None
+    if any(header.split_no != number for number, header in enumerate(headers)):
         return None
     tensors = {name: tensor.size_bytes for header in headers for name, tensor in header.tensors.items()}
     expected = headers[0].split_tensors

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvwatch.cost.hf import read_hf_config
 from kvwatch.cost.spec import ModelSpecError
 from kvwatch.plan import Model
-from kvwatch.readings import Reason, SourceError
+from kvwatch.readings import SourceError
+from kvwatch.sources.model_path import MAX_CONFIG_BYTES, open_regular, read_config
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_MAX_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +37,12 @@ class ModelFiles:
         missing_field, naming the file and what is wrong in it.
         """
         file = path / "config.json" if path.is_dir() else path
-        try:
-            # Non-blocking: a FIFO in place of the file must not hang the daemon.
-            descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except PermissionError as error:
-            raise SourceError(Reason.PERMISSION, str(error)) from error
-        except OSError as error:
-            raise SourceError(Reason.NOT_FOUND, str(error)) from error
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise SourceError(Reason.NOT_FOUND, f"{file} is no regular file")
+        with open_regular(file) as stream:
+            status = os.fstat(stream.fileno())
             version = _Version(status.st_ino, status.st_size, status.st_mtime_ns)
             known = self._known.get(file)
             if known is None or known[0] != version:
-                known = (version, _read(file, stream.read(_MAX_BYTES + 1)))
+                known = (version, _read(file, stream.read(MAX_CONFIG_BYTES + 1)))
                 self._known[file] = known
         if isinstance(known[1], SourceError):
             raise SourceError(known[1].reason, known[1].detail)
@@ -62,16 +50,10 @@ class ModelFiles:
 
 
 def _read(file: Path, content: bytes) -> Model | SourceError:
-    if len(content) > _MAX_BYTES:
-        return SourceError(Reason.TOO_LARGE, f"{file} is larger than {_MAX_BYTES} bytes")
     try:
-        config = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        return SourceError(Reason.PARSE_ERROR, f"{file}: {error}")
-    if not isinstance(config, dict):
-        return SourceError(Reason.PARSE_ERROR, f"{file} holds no JSON object")
-    try:
-        spec = read_hf_config(config)
+        spec = read_hf_config(read_config(file, content))
     except ModelSpecError as error:
         return SourceError(error.reason, f"{file}: {error}")
+    except SourceError as error:
+        return error
     return Model(spec=spec, hash=hashlib.sha256(content).hexdigest()[:12])

@@ -1,0 +1,110 @@
+"""Where a model is: a file, a folder, or an id in this machine's Hugging Face cache; never a download."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvwatch.cost.gguf import read_gguf_header
+from kvwatch.readings import Reason, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import BinaryIO
+
+    from kvwatch.cost.gguf import GgufHeader
+
+MAX_CONFIG_BYTES = 4 * 1024 * 1024
+_GGUF_MAGIC = b"GGUF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """A model as its files describe it: an HF config or a GGUF header."""
+
+    path: Path
+    config: Mapping[str, Any] | None = None
+    gguf: GgufHeader | None = None
+
+
+def find_model(name: str) -> ModelFiles:
+    """Return the model that a path or a Hugging Face id names.
+
+    Raises SourceError: not_found (saying where was looked), permission, too_large, parse_error.
+    """
+    path = Path(name).expanduser()
+    if not path.exists():
+        path = _cached(name)
+    if path.is_dir():
+        path = _in_folder(path)
+    with open_regular(path) as stream:
+        is_gguf = stream.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
+        stream.seek(0)
+        if is_gguf:
+            return ModelFiles(path=path, gguf=read_gguf_header(stream))
+        return ModelFiles(path=path, config=read_config(path, stream.read(MAX_CONFIG_BYTES + 1)))
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; a FIFO or a device in its place must hang nobody.
+
+    Raises SourceError: permission or not_found.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise SourceError(Reason.PERMISSION, str(error)) from error
+    except OSError as error:
+        raise SourceError(Reason.NOT_FOUND, str(error)) from error
+    stream = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        stream.close()
+        raise SourceError(Reason.NOT_FOUND, f"{path} is no regular file")
+    return stream
+
+
+def read_config(path: Path, content: bytes) -> dict[str, Any]:
+    """Return the object that a config.json holds; raise SourceError: too_large or parse_error."""
+    if len(content) > MAX_CONFIG_BYTES:
+        raise SourceError(Reason.TOO_LARGE, f"{path} is larger than {MAX_CONFIG_BYTES} bytes")
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(Reason.PARSE_ERROR, f"{path}: {error}") from error
+    if not isinstance(config, dict):
+        raise SourceError(Reason.PARSE_ERROR, f"{path} holds no JSON object")
+    return config
+
+
+def _in_folder(folder: Path) -> Path:
+    config = folder / "config.json"
+    if config.exists():
+        return config
+    ggufs = sorted(folder.glob("*.gguf"))
+    if len(ggufs) == 1 or (ggufs and "-00001-of-" in ggufs[0].name):
+        return ggufs[0]
+    found = f"{len(ggufs)} GGUF files: name one" if ggufs else "neither config.json nor a GGUF file"
+    raise SourceError(Reason.NOT_FOUND, f"{folder} holds {found}")
+
+
+def _cached(name: str) -> Path:
+    """Return the folder of an id's current revision in the Hugging Face cache (huggingface_hub's layout)."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    folder = cache / f"models--{name.replace('/', '--')}"
+    if name.count("/") > 1 or not folder.is_dir():
+        raise SourceError(Reason.NOT_FOUND, f"no such file, folder, or model in {cache}")
+    snapshots = folder / "snapshots"
+    reference = folder / "refs" / "main"
+    if reference.is_file():
+        return snapshots / reference.read_text().strip()
+    revisions = sorted(snapshots.iterdir()) if snapshots.is_dir() else []
+    if len(revisions) != 1:
+        raise SourceError(
+            Reason.NOT_FOUND, f"{snapshots} holds {len(revisions)} revisions: name one by its path"
+        )
+    return revisions[0]
