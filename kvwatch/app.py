@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kvwatch.exposition import Exposition, ReloadState, SnapshotCollector
-from kvwatch.poller import Poller, Sources, Watch
+from kvwatch.poller import Poller, Watch
+from kvwatch.sources.contract import Sources
 from kvwatch.sources.model import ModelFiles
 from kvwatch.sources.nvml import NvmlSource
 from kvwatch.sources.procfs import ProcfsSource

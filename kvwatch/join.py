@@ -29,7 +29,7 @@ class Inputs:
     targets: Sequence[Target]
     engines: Mapping[str, EngineReading]
     models: Mapping[str, Model | SourceError]
-    """Of servers with a configured model file."""
+    """Of servers whose model file is configured or was found."""
     devices: Sequence[DeviceReading] = ()
     processes: ProcessTable = field(default_factory=ProcessTable)
     typical: Mapping[tuple[str, str], TypicalLength] = field(default_factory=dict)
@@ -178,7 +178,8 @@ def _model_outcome(
         if target.pool_tokens is not None or target.kv_unified is not None:
             detail = "pool_tokens and kv_unified are too little, or contradict the server's own slots"
     elif result is None:
-        reason, detail = Reason.NOT_ENABLED, "no model_config is set: bytes are not known"
+        reason = Reason.NOT_ENABLED
+        detail = "no model_config is set and the model's files are not seen here: bytes are not known"
     return Outcome(source=Source.MODEL, target=target.name, reason=reason, detail=detail)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kvwatch.health import Health
 from kvwatch.join import Inputs, Joined, join
@@ -18,57 +18,15 @@ from kvwatch.visit import visit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from kvwatch.engines.adapter import Adapter
     from kvwatch.plan import Model
-    from kvwatch.sources.threads import BlockingCalls
+    from kvwatch.sources.contract import ModelSource, Sources
     from kvwatch.target import Target
     from kvwatch.typical import TypicalLength
-    from kvwatch.visit import PageSource, Visit
+    from kvwatch.visit import Visit
 
 log = logging.getLogger(__name__)
-
-
-class DeviceSource(Protocol):
-    """Where devices come from: NvmlSource, or what stands in for it."""
-
-    async def poll(self) -> NvmlReading:
-        """Return the devices; never raise for a fault of the driver."""
-
-
-class ProcessSource(Protocol):
-    """Where process identities come from: ProcfsSource."""
-
-    @property
-    def private_pid_namespace(self) -> bool | None:
-        """Whether kvwatch's PIDs are not the host's; None where unknown."""
-
-    def read(self, gpu_pids: Sequence[int], servers: Sequence[ServerAddress]) -> ProcessTable:
-        """Return the processes of interest, their ancestors, and the servers' listeners. Blocks."""
-
-
-class ModelSource(Protocol):
-    """Where model files are read: ModelFiles."""
-
-    def read(self, path: Path) -> Model:
-        """Return the model; raise SourceError. Blocks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """The outside worlds; None where one is switched off."""
-
-    devices: DeviceSource | None
-    processes: ProcessSource | None
-    models: ModelSource
-    pages: PageSource
-    blocking: BlockingCalls
-    host_pids: bool = True
-    """Whether the devices' PIDs are the host's, so that they mean nothing in a private namespace."""
-    page_deadline_seconds: float
-    """For all pages of one server together."""
-    blocking_deadline_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,11 +186,13 @@ class Poller:
         def read() -> tuple[ProcessTable, dict[str, Model | SourceError]]:
             processes = self._sources.processes
             table = processes.read(pids, addresses) if processes else ProcessTable()
-            return table, {
-                target.name: _read_model(self._sources.models, target.model_config)
+            models = {
+                target.name: _read_model(
+                    self._sources.models, target, visits[target.name], table.listeners.get(target.name, ())
+                )
                 for target in targets
-                if target.model_config is not None
             }
+            return table, {name: model for name, model in models.items() if model is not None}
 
         try:
             return await self._sources.blocking.run(
@@ -301,9 +261,15 @@ def _join_safely(inputs: Inputs) -> Joined:
         )
 
 
-def _read_model(models: ModelSource, path: Path) -> Model | SourceError:
+def _read_model(
+    models: ModelSource, target: Target, visit: Visit, listeners: Sequence[int]
+) -> Model | SourceError | None:
+    """Return the configured model, else the one that the server names, where its files are seen."""
+    served = visit.reading.model_path if visit.reading else None
     try:
-        return models.read(path)
+        if target.model_config is not None:
+            return models.read(target.model_config)
+        return None if served is None else models.find(served, listeners)
     except SourceError as error:
         return error
 

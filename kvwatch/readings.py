@@ -234,6 +234,8 @@ class EngineReading:
     engine: str
     ranks: tuple[RankReading, ...]
     model: str | None = None
+    model_path: str | None = None
+    """As the server's own process sees it: a folder, or a Hugging Face id."""
     version: str | None = None
     full_length_tokens: int | None = None
     full_length_reason: Reason | None = None

@@ -5,37 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kvwatch.engines import ADAPTERS, detect
 from kvwatch.readings import Outcome, Page, Reason, Source, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from kvwatch.engines.adapter import Adapter
     from kvwatch.readings import EngineReading
+    from kvwatch.sources.contract import PageSource
     from kvwatch.target import Target
 
 log = logging.getLogger(__name__)
 
 _MAX_PAGES = 8  # an adapter asks for three; more is a loop
-
-
-class PageSource(Protocol):
-    """Where engine pages come from: Scraper."""
-
-    async def fetch(
-        self,
-        url: str,
-        path: str,
-        *,
-        deadline_seconds: float,
-        bearer_token_file: Path | None,
-        ca_file: Path | None,
-    ) -> Page:
-        """Return the page, or a page that says why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

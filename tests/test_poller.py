@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvwatch.poller import Poller, Sources, Watch
+from kvwatch.poller import Poller, Watch
 from kvwatch.readings import (
     DeviceReading,
     GpuProcess,
@@ -23,6 +23,7 @@ from kvwatch.readings import (
     SourceError,
 )
 from kvwatch.snapshot import Component, Match
+from kvwatch.sources.contract import Sources
 from kvwatch.sources.threads import BlockingCalls
 from kvwatch.target import Target
 from tests.replay import vllm_pages
@@ -93,6 +94,10 @@ class NoModels:
     def read(self, path: Path) -> Model:
         """Refuse."""
         raise SourceError(Reason.NOT_FOUND, str(path))
+
+    def find(self, _name: str, _pids: Sequence[int]) -> Model | None:
+        """Find none."""
+        return None
 
 
 async def polled(fakes: Fakes, *, targets: Sequence[Target] = (CHAT,), host_pids: bool = True) -> Snapshot:

@@ -64,7 +64,7 @@ def read_heads(fields: Fields) -> Heads:
 def head_width(fields: Fields, query: int) -> int:
     """Return the stated head width, else hidden size / query heads."""
     stated = fields.optional("head_dim", "hidden_size_per_head")
-    return stated if stated else model_width(fields) // query
+    return stated or model_width(fields) // query
 
 
 def full_layers(count: int, heads: Heads) -> tuple[Layer, ...]:

@@ -111,6 +111,7 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
         engine="vllm",
         ranks=tuple(_rank(samples, rank, len(ranks)) for rank in ranks),
         model=model,
+        model_path=_model_path(pages.get(MODELS), model),
         version=_version(pages.get(VERSION)),
         full_length_tokens=full_length,
         full_length_reason=pages[MODELS].reason if MODELS in pages else None,
@@ -229,6 +230,15 @@ def _full_length(page: Page | None, model: str | None) -> int | None:
     if model in lengths:
         return lengths[model]
     return next(iter(lengths.values())) if len(set(lengths.values())) == 1 else None
+
+
+def _model_path(page: Page | None, model: str | None) -> str | None:
+    """Return `root` of the served model's card: what was passed as --model."""
+    cards = _json_object(page).get("data")
+    for card in cards if isinstance(cards, list) else ():
+        if isinstance(card, dict) and card.get("id") == model and isinstance(card.get("root"), str):
+            return str(card["root"])
+    return None
 
 
 def _version(page: Page | None) -> str | None:

@@ -11,9 +11,10 @@ from kvwatch.cost.hf import read_hf_config
 from kvwatch.cost.spec import ModelSpecError
 from kvwatch.plan import Model
 from kvwatch.readings import SourceError
-from kvwatch.sources.model_path import MAX_CONFIG_BYTES, open_regular, read_config
+from kvwatch.sources.model_path import MAX_CONFIG_BYTES, open_regular, read_config, served_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -29,6 +30,14 @@ class ModelFiles:
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[_Version, Model | SourceError]] = {}
+
+    def find(self, name: str, pids: Sequence[int]) -> Model | None:
+        """Return the model that a server's processes call `name`; None where its files are not seen.
+
+        Raises SourceError as `read` does.
+        """
+        folder = served_folder(name, pids)
+        return None if folder is None else self.read(folder)
 
     def read(self, path: Path) -> Model:
         """Return the model at `path`, a config.json or the folder that holds one.

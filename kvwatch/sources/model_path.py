@@ -13,7 +13,7 @@ from kvwatch.cost.gguf import read_gguf_header
 from kvwatch.readings import Reason, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
     from kvwatch.cost.gguf import GgufHeader
@@ -47,6 +47,23 @@ def find_model(name: str) -> ModelFiles:
         if is_gguf:
             return ModelFiles(path=path, gguf=read_gguf_header(stream))
         return ModelFiles(path=path, config=read_config(path, stream.read(MAX_CONFIG_BYTES + 1)))
+
+
+def served_folder(name: str, pids: Sequence[int]) -> Path | None:
+    """Return the folder of the model that a server's processes call `name`; None where it is not seen.
+
+    A path is looked up as the process sees it, in its root or its working directory; an id in the caches of
+    root's and of kvwatch's own home.
+    """
+    for pid in pids:
+        process = Path("/proc") / str(pid)
+        inside = process / "root" / name.lstrip("/") if name.startswith("/") else process / "cwd" / name
+        homes = [process / "root" / "root" / ".cache" / "huggingface" / "hub"]
+        for folder in (inside, *(_revision(home, name) for home in homes)):
+            if folder is not None and (folder / "config.json").exists():
+                return folder
+    own = None if name.startswith("/") else _revision(_cache(), name)
+    return own if own is not None and (own / "config.json").exists() else None
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -92,19 +109,30 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _cached(name: str) -> Path:
-    """Return the folder of an id's current revision in the Hugging Face cache (huggingface_hub's layout)."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    folder = cache / f"models--{name.replace('/', '--')}"
-    if name.count("/") > 1 or not folder.is_dir():
-        raise SourceError(Reason.NOT_FOUND, f"no such file, folder, or model in {cache}")
-    snapshots = folder / "snapshots"
-    reference = folder / "refs" / "main"
-    if reference.is_file():
-        return snapshots / reference.read_text().strip()
-    revisions = sorted(snapshots.iterdir()) if snapshots.is_dir() else []
-    if len(revisions) != 1:
+    """Return the folder of an id's current revision in this user's Hugging Face cache."""
+    folder = _revision(_cache(), name)
+    if folder is None:
         raise SourceError(
-            Reason.NOT_FOUND, f"{snapshots} holds {len(revisions)} revisions: name one by its path"
+            Reason.NOT_FOUND, f"no such file or folder, and no one revision of it in {_cache()}"
         )
-    return revisions[0]
+    return folder
+
+
+def _cache() -> Path:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+
+
+def _revision(cache: Path, name: str) -> Path | None:
+    """Return the folder of an id's current revision, or of its only one (huggingface_hub's layout)."""
+    if name.count("/") > 1 or name.startswith((".", "/")):
+        return None
+    folder = cache / f"models--{name.replace('/', '--')}"
+    try:
+        reference = folder / "refs" / "main"
+        if reference.is_file():
+            return folder / "snapshots" / reference.read_text().strip()
+        revisions = list((folder / "snapshots").iterdir())
+    except OSError:
+        return None
+    return revisions[0] if len(revisions) == 1 else None
