@@ -111,7 +111,8 @@ class Daemon:
                     current=lambda: poller.snapshot,
                     reload_state=lambda: self._reload_state,
                     clock=time.monotonic,
-                )
+                ),
+                clock=time.monotonic,
             )
             loop.add_signal_handler(signal.SIGHUP, lambda: self._reload(poller))
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -125,7 +126,7 @@ class Daemon:
                     self._on_listen,
                 )
             )
-            polls = asyncio.create_task(self._poll_for_ever(poller))
+            polls = asyncio.create_task(self._poll_for_ever(poller, exposition))
             stop = asyncio.create_task(self._stop.wait())
             tasks = {http, polls, stop}
             try:
@@ -142,12 +143,16 @@ class Daemon:
         """End `run`."""
         self._stop.set()
 
-    async def _poll_for_ever(self, poller: Poller) -> None:
+    async def _poll_for_ever(self, poller: Poller, exposition: Exposition) -> None:
         """Poll at each interval; a poll that takes longer skips ticks, two never run at once."""
         clock = time.monotonic
         due = clock()
         while True:
             await poller.poll()
+            try:
+                exposition.refresh()
+            except Exception:  # it will fail the scrape, which says so; polls go on
+                log.exception("exposition")
             due = max(due + self._config.interval_seconds, clock())
             await asyncio.sleep(due - clock())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
 import os
 import sys
@@ -68,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 def once(options: argparse.Namespace) -> int:
     """Poll once and print what is known."""
+    import asyncio  # noqa: PLC0415
     import json  # noqa: PLC0415
 
     from kvwatch.app import Devices, open_poller  # noqa: PLC0415
@@ -107,6 +107,8 @@ def cost(options: argparse.Namespace) -> int:
 
 
 def _serve(config: Config, *, load: Callable[[], Config] | None, devices: Devices | None) -> int:
+    import asyncio  # noqa: PLC0415
+
     from kvwatch.app import Daemon  # noqa: PLC0415
     from kvwatch.logs import set_up_logging  # noqa: PLC0415
 

@@ -29,6 +29,12 @@ class ReloadState:
     succeeded_at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Format:
+    openmetrics: bool
+    compressed: bool
+
+
 class SnapshotCollector:
     """Collect the families of the current snapshot; data that is stale is withdrawn, health stays."""
 
@@ -73,38 +79,57 @@ class SnapshotCollector:
 
 
 class Exposition:
-    """Rendered bytes of a collector, kept until its key changes."""
+    """Rendered bytes of a collector, kept until its key changes; `clock` is monotonic seconds."""
 
-    def __init__(self, collector: SnapshotCollector) -> None:
+    KEEP_READY_SECONDS = 60.0
+    """A format that was asked for so recently is rendered ahead of the next scrape."""
+
+    def __init__(self, collector: SnapshotCollector, *, clock: Callable[[], float]) -> None:
         self._collector = collector
+        self._clock = clock
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(collector)
         self._key: tuple[int, bool, ReloadState] | None = None
-        self._rendered: dict[tuple[bool, bool], bytes] = {}
+        self._rendered: dict[_Format, bytes] = {}
+        self._asked: dict[_Format, float] = {}
 
     def render(self, *, openmetrics: bool, compressed: bool, names: Sequence[str] = ()) -> tuple[bytes, str]:
         """Return the body and its content type; only the families of `names` when some are given."""
         content_type = OPENMETRICS_CONTENT_TYPE if openmetrics else CONTENT_TYPE_PLAIN_0_0_4
         if names:
             body = self._generate(openmetrics=openmetrics, names=names)
-            return gzip.compress(body, 1, mtime=0) if compressed else body, content_type
+            return _compressed(body) if compressed else body, content_type
+        wanted = _Format(openmetrics=openmetrics, compressed=compressed)
+        self._asked[wanted] = self._clock()
+        return self._body(wanted), content_type
+
+    def refresh(self) -> None:
+        """Render what scrapers ask for, so that the first one after a poll does not wait for it."""
+        for wanted, at in self._asked.items():
+            if self._clock() - at <= self.KEEP_READY_SECONDS:
+                self._body(wanted)
+
+    def _body(self, wanted: _Format) -> bytes:
         key = self._collector.key()
         if key != self._key:
             self._key, self._rendered = key, {}
-        kind = (openmetrics, compressed)
-        if kind not in self._rendered:
-            if compressed:
-                plain, _ = self.render(openmetrics=openmetrics, compressed=False)
-                self._rendered[kind] = gzip.compress(plain, 6, mtime=0)
+        if wanted not in self._rendered:
+            if wanted.compressed:
+                plain = self._body(_Format(openmetrics=wanted.openmetrics, compressed=False))
+                self._rendered[wanted] = _compressed(plain)
             else:
-                self._rendered[kind] = self._generate(openmetrics=openmetrics, names=())
-        return self._rendered[kind], content_type
+                self._rendered[wanted] = self._generate(openmetrics=wanted.openmetrics, names=())
+        return self._rendered[wanted]
 
     def _generate(self, *, openmetrics: bool, names: Sequence[str]) -> bytes:
         registry = self._registry.restricted_registry(names) if names else self._registry
         if openmetrics:
             return generate_openmetrics(registry)  # type: ignore[no-untyped-call,no-any-return]
         return generate_latest(registry)
+
+
+def _compressed(body: bytes) -> bytes:
+    return gzip.compress(body, 1, mtime=0)  # higher levels cost a scrape more than they save it
 
 
 def _minutes(seconds: float) -> str:

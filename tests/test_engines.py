@@ -182,7 +182,7 @@ def exported(reading: EngineReading) -> str:
         reload_state=lambda: ReloadState(successful=True, succeeded_at=1.0),
         clock=lambda: snapshot.monotonic_at,
     )
-    return Exposition(collector).render(openmetrics=False, compressed=False)[0].decode()
+    return Exposition(collector, clock=lambda: 0.0).render(openmetrics=False, compressed=False)[0].decode()
 
 
 _VALUES: st.SearchStrategy[Any] = st.sampled_from(

@@ -36,7 +36,7 @@ class World:
             clock=lambda: self.now,
         )
         self.collector = collector
-        self.exposition = Exposition(collector)
+        self.exposition = Exposition(collector, clock=lambda: self.now)
 
     def render(self, *, openmetrics: bool = False, names: tuple[str, ...] = ()) -> str:
         """Return the text."""
@@ -311,3 +311,27 @@ def test_all_formats_change_together() -> None:
     world.snapshot = unknown()
     world.snapshot = replace(world.snapshot, sequence=2)
     assert all(one != two for one, two in zip(bodies(), first, strict=True))
+
+
+def test_what_scrapers_ask_for_is_ready_before_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A format asked for lately is rendered after each poll, one that nobody wants any more is not."""
+    world = World()
+    rendered: list[bool] = []
+    generate = world.exposition._generate
+    monkeypatch.setattr(
+        world.exposition,
+        "_generate",
+        lambda **asked: (rendered.append(asked["openmetrics"]), generate(**asked))[1],
+    )
+    world.exposition.refresh()
+    assert rendered == []
+    world.render()
+    world.snapshot = replace(known(), sequence=known().sequence + 1)
+    world.exposition.refresh()
+    assert rendered == [False, False]
+    world.render()
+    assert rendered == [False, False]
+    world.now += Exposition.KEEP_READY_SECONDS + 1
+    world.snapshot = replace(known(), sequence=known().sequence + 2)
+    world.exposition.refresh()
+    assert rendered == [False, False]

@@ -23,7 +23,8 @@ def exposition() -> Exposition:
             current=lambda: snapshot,
             reload_state=lambda: ReloadState(successful=True, succeeded_at=1.0),
             clock=lambda: 51.0,
-        )
+        ),
+        clock=lambda: 51.0,
     )
 
 

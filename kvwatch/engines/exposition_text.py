@@ -85,7 +85,7 @@ def read_samples(body: str, *, wanted: Iterable[str], spellings: Mapping[str, st
 
 def _wanted_lines(body: str, names: frozenset[str], spellings: Mapping[str, str]) -> Iterator[str]:
     for line in body.split("\n"):
-        match = _NAME.match(line)
+        match = None if line.startswith("#") else _NAME.match(line)
         if match is None:
             continue
         name = match.group()

@@ -77,11 +77,10 @@ def open_regular(path: Path) -> BinaryIO:
         raise SourceError(Reason.PERMISSION, str(error)) from error
     except OSError as error:
         raise SourceError(Reason.NOT_FOUND, str(error)) from error
-    stream = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        stream.close()
+        os.close(descriptor)
         raise SourceError(Reason.NOT_FOUND, f"{path} is no regular file")
-    return stream
+    return os.fdopen(descriptor, "rb")
 
 
 def read_config(path: Path, content: bytes) -> dict[str, Any]:

@@ -37,7 +37,8 @@ class Scraper:
     def __init__(self, *, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes = max_bytes
         self._clock = clock
-        self._clients: dict[tuple[bool, Path | None], httpx.AsyncClient] = {}
+        self._clients: dict[tuple[str, Path | None], httpx.AsyncClient] = {}
+        self._tls_contexts: dict[Path | None, ssl.SSLContext] = {}
 
     async def fetch(
         self,
@@ -99,15 +100,14 @@ class Scraper:
         return _page(path, response.status_code, bytes(body))
 
     def _client(self, url: str, ca_file: Path | None) -> httpx.AsyncClient:
-        """Return the client shared by all plain HTTP servers, or by all of one certificate authority."""
-        encrypted = url.startswith("https:")
-        key = (encrypted, ca_file)
+        """Return a server's client: each has its own, since a shared pool is searched at every request."""
+        key = (url, ca_file)
         client = self._clients.get(key)
         if client is None:
             client = httpx.AsyncClient(
                 # Loading the system's certificates takes longer than a hundred polls; plain HTTP never
                 # looks at them, and no redirect leads from it to HTTPS.
-                verify=_tls_context(ca_file) if encrypted else False,
+                verify=self._tls_context(ca_file) if url.startswith("https:") else False,
                 trust_env=False,  # a proxy from the environment would be asked even for 127.0.0.1
                 follow_redirects=False,
                 timeout=None,  # noqa: S113 - `fetch` puts a deadline over the whole
@@ -118,9 +118,11 @@ class Scraper:
             self._clients[key] = client
         return client
 
-
-def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    def _tls_context(self, ca_file: Path | None) -> ssl.SSLContext:
+        if ca_file not in self._tls_contexts:
+            cafile = None if ca_file is None else str(ca_file)
+            self._tls_contexts[ca_file] = ssl.create_default_context(cafile=cafile)
+        return self._tls_contexts[ca_file]
 
 
 def _headers(token_file: Path | None) -> dict[str, str]:
