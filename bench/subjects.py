@@ -63,7 +63,10 @@ class Fleet:
 
     def polls(self) -> int:
         """Return how often the last server's /metrics was asked: once a poll."""
-        return int(Client(self.servers[-1]["url"]).get("/asked")[2] or b"0")
+        try:
+            return int(Client(self.servers[-1]["url"]).get("/asked")[2] or b"0")
+        except http.client.RemoteDisconnected:  # its short keep-alive ran out just then
+            return self.polls()
 
     def hang(self) -> None:
         """Make the first server hang at /metrics, and every call of the driver."""
