@@ -249,6 +249,8 @@ def main() -> None:
     library = build()
     measure_program(results, "python -c pass", [python, "-c", "pass"], plan.starts)
     measure_program(results, "kvwatch --help", [python, "-m", "kvwatch", "--help"], plan.starts)
+    cost = [python, "-m", "kvwatch", "cost", "tests/captures/vllm/tiny-llama-config.json", "--pool", "12GiB"]
+    measure_program(results, "kvwatch cost", cost, plan.starts)
     with tempfile.TemporaryDirectory() as name, subjects.fleet(8, PROCESSES, library, Path(name)) as fleet:
         for _ in range(plan.daemons):
             measure_daemon(results, plan, fleet, Path(name), python)

@@ -72,6 +72,8 @@ def table(results: Results, growth: Sequence[int]) -> list[str]:
         row("start to ready, CPU of the daemon", "s"),
         row("kvwatch --help", "s"),
         row("kvwatch --help, CPU", "s"),
+        row("kvwatch cost", "s"),
+        row("kvwatch cost, CPU", "s"),
         row("python -c pass, CPU", "s"),
         row("bytes of a scrape, plain", "KiB"),
         row("bytes of a scrape, gzip", "KiB"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Fields:
     """A config object with the defaults of its class, read field by field.
 
-    A field that is null counts as absent, as engines read it, unless the class gives it a default.
+    A class default counts only where the file has none of the names: a null in the file stays a null.
     """
 
     architecture: str
@@ -24,11 +24,11 @@ class Fields:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def get(self, *names: str) -> Any:
-        """Return the first of the named fields that is present and not null, else None."""
+        """Return the first of the named fields that is not null, else None."""
         for source in (self.values, self.defaults):
-            for name in names:
-                if source.get(name) is not None:
-                    return source[name]
+            stated = [source[name] for name in names if name in source]
+            if stated:
+                return next((value for value in stated if value is not None), None)
         return None
 
     def missing(self, name: str, detail: str = "") -> ModelSpecError:

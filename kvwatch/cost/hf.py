@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvwatch.cost.families import family_of
+from kvwatch.cost.checkpoints import checkpoint_cache_dtype
+from kvwatch.cost.class_defaults import class_defaults
+from kvwatch.cost.encoders import read_encoder
+from kvwatch.cost.families import rule_of
 from kvwatch.cost.fields import Fields
 from kvwatch.cost.positions import read_max_positions
 from kvwatch.cost.spec import ModelSpec, ModelSpecError
+from kvwatch.cost.wrapped import unwrap
 from kvwatch.readings import Reason
-
-if TYPE_CHECKING:
-    from kvwatch.cost.attention import Reading
 
 
 def read_hf_config(config: Mapping[str, object]) -> ModelSpec:
@@ -27,9 +28,14 @@ def read_hf_config(config: Mapping[str, object]) -> ModelSpec:
             Reason.MISSING_FIELD, field="architectures", detail="config.json holds no JSON object"
         )
     architecture = _architecture(config)
-    family = family_of(architecture, config)
-    fields = Fields(architecture, family.text_config(config), family.defaults)
-    reading: Reading = family.read(fields)
+    inner, values, nested = unwrap(architecture, config)
+    known = rule_of(inner)
+    if known is None:
+        raise ModelSpecError(Reason.UNKNOWN_ARCHITECTURE, architecture=architecture)
+    rule, pooling = known
+    model_type = _text(values.get("model_type"))
+    fields = Fields(architecture, values, class_defaults(model_type, nested=nested))
+    reading = read_encoder(fields) if values.get("is_causal") is False else rule(fields)
     return ModelSpec(
         architecture=architecture,
         model_type=_text(config.get("model_type")),
@@ -39,10 +45,11 @@ def read_hf_config(config: Mapping[str, object]) -> ModelSpec:
         attention_heads=reading.attention_heads,
         max_positions=read_max_positions(fields),
         block_layer=reading.block_layer,
+        cache_dtype=checkpoint_cache_dtype(config),
         ssm_dtype=reading.ssm_dtype,
         encoder_only=reading.encoder_only,
         prefix_caching=reading.prefix_caching,
-        pooling=family.pooling,
+        pooling=pooling or reading.encoder_only,
     )
 
 

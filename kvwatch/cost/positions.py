@@ -24,7 +24,11 @@ SCALED_ALREADY = frozenset(
 """Rotary scalings whose factor the stated positions already hold."""
 
 
-def read_max_positions(fields: Fields) -> int | None:
+DEFAULT_POSITIONS = 2048
+"""What the engine assumes where a file states no length at all."""
+
+
+def read_max_positions(fields: Fields) -> int:
     """Return the smallest stated length; `model_max_length` wins, other rotary scalings multiply.
 
     vLLM 0.32.0, model_arch_config_convertor.py `derive_max_model_len_and_key` and config/model.py
@@ -32,7 +36,7 @@ def read_max_positions(fields: Fields) -> int | None:
     """
     stated = [value for name in POSITION_FIELDS if (value := fields.optional(name))]
     if not stated:
-        return None
+        return DEFAULT_POSITIONS
     longest = fields.optional("model_max_length") or min(stated)
     scaling = fields.get("rope_scaling", "rope_parameters")
     if not isinstance(scaling, dict):

@@ -62,8 +62,8 @@ class StateRole(StrEnum):
 class StatePart:
     """One tensor of a recurrent state: elements = (split + groups x group_width) / ranks x rest.
 
-    `groups` are raised to the number of ranks when that does not divide them, as heads need theirs beside them
-    (vLLM 0.32.0, model_executor/layers/mamba/mamba_utils.py).
+    `groups` are raised to the number of ranks when that does not divide them, as heads need theirs beside
+    them (vLLM 0.32.0, model_executor/layers/mamba/mamba_utils.py).
     """
 
     role: StateRole
@@ -81,7 +81,7 @@ class StatePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One cache-owning layer of the whole model, before it is divided among ranks. Widths in elements of one head."""
+    """A cache-owning layer of the whole model, not yet divided among ranks; widths in elements per head."""
 
     kind: LayerKind
     index: int
@@ -118,7 +118,7 @@ class ModelSpec:
     max_positions: int | None
     """Longest request that the file allows, as vLLM derives it; None where the file is silent."""
     block_layer: Layer | None = None
-    """The layer that the engine sizes a recurrent hybrid's block by, where it is not the first attention layer."""
+    """The layer that the engine sizes a hybrid's block by, where it is not the first attention layer."""
     cache_dtype: str | None = None
     """Cache dtype that the checkpoint carries and the engine takes where its own is `auto`."""
     ssm_dtype: str | None = None

@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvGroup:
-    """Layers that share a block table. `page_bytes`: one layer's bytes of one block, the mean of unequal ones."""
+    """Layers that share a block table; `page_bytes` is one layer's part of a block, on average."""
 
     kind: LayerKind
     layers: int
@@ -70,7 +70,7 @@ class BlockPlan:
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of one block of the pool, all layers of one rank; the largest rank's with pipeline parallelism."""
+        """Bytes of one block of the pool, all layers of one rank; of the largest pipeline rank."""
         return max(self.rank_bytes_per_block)
 
     @property
@@ -221,7 +221,7 @@ def _describe(group: Group, spec: ModelSpec, options: VllmOptions, rules: Engine
 
 
 def _state_blocks(layer: Layer, spec: ModelSpec, options: VllmOptions, rules: EngineRules) -> int:
-    """Return the state blocks of one request: two where prefix caching keeps a second one, and checkpoints."""
+    """Return the state blocks of one request: a second one and checkpoints where prefixes are cached."""
     if not (options.prefix_caching and spec.prefix_caching and rules.aligned_states):
         return 1 + options.speculative_tokens
     return 2 + options.speculative_tokens + layer.checkpoint_blocks

@@ -43,8 +43,8 @@ def _has(spec: ModelSpec, kind: LayerKind) -> bool:
 def kernel_block(spec: ModelSpec, cache_dtype: str, options: VllmOptions) -> int:
     """Return the smallest block that the attention backend takes on this device.
 
-    64 for sparse latent attention, for latent attention with FP8 on Hopper (FLASHMLA) and for heads wider than 256
-    with FP8 on Hopper (FlashAttention 4); 16 elsewhere.
+    64 for sparse latent attention, for latent attention with FP8 on Hopper (FLASHMLA) and for heads of more
+    than 256 with FP8 on Hopper (FlashAttention 4); 16 elsewhere.
     """
     if _has(spec, LayerKind.INDEXER):
         return 64
@@ -76,6 +76,8 @@ def page_layers(spec: ModelSpec, options: VllmOptions) -> tuple[PagedLayer, ...]
             max(states), per_token, block_size, kernel, latent=_has(spec, LayerKind.LATENT)
         )
         padded = block_size * per_token
+    elif cache_dtype in TURBOQUANT_BITS:
+        block_size = _mixed_block(spec, block_size, kernel, options)
     pages: list[PagedLayer] = []
     for layer in spec.layers:
         if layer.kind is LayerKind.RECURRENT:
@@ -93,7 +95,7 @@ def page_layers(spec: ModelSpec, options: VllmOptions) -> tuple[PagedLayer, ...]
 def _alignment_token_bytes(
     spec: ModelSpec, attention: list[Layer], cache_dtype: str, options: VllmOptions
 ) -> int:
-    """Return the bytes per token that the engine sizes a hybrid's block by: the model's one head width and count."""
+    """Return the bytes per token by which the engine sizes a hybrid's block."""
     reference = spec.block_layer or attention[0]
     return token_bytes(
         reference, cache_dtype, element_bytes=model_element_bytes(spec, options), options=options
@@ -106,6 +108,19 @@ def _hybrid_block(state: int, per_token: int, block_size: int, kernel: int, *, l
     wanted = alignment * -(-state // (alignment * per_token))
     wanted = kernel * -(-wanted // kernel)
     return max(block_size, wanted)
+
+
+def _mixed_block(spec: ModelSpec, block_size: int, kernel: int, options: VllmOptions) -> int:
+    """Return the block at which a byte-wide page covers that of the layers left unquantised.
+
+    0.32.0, platforms/interface.py `_align_heterogeneous_kv_block_size`, which sizes the quantised page as if
+    it took a byte for each element.
+    """
+    if any(layer.kind is LayerKind.WINDOW for layer in spec.layers):
+        raise OptionError("cache_dtype", "turboquant has no sliding windows")
+    element_bytes = model_element_bytes(spec, options)
+    alignment = max(kernel, block_size)
+    return max(block_size, alignment * -(-element_bytes * kernel // alignment))
 
 
 def _recurrent_page(layer: Layer, page_bytes: int, state: int, block_size: int) -> PagedLayer:
@@ -138,7 +153,7 @@ def _attention_page(layer: Layer, per_token: int, block_size: int, stored: str) 
 
 
 def _stored_dtype(spec: ModelSpec, layer: Layer, cache_dtype: str, *, hybrid: bool) -> str:
-    """Return the dtype of one layer: turboquant leaves the first and last two layers of non-hybrids as they are."""
+    """Return the dtype of one layer; turboquant leaves the first and last two layers of non-hybrids alone."""
     if layer.ignores_cache_dtype or cache_dtype in PLAIN_DTYPES:
         return "auto" if layer.ignores_cache_dtype else cache_dtype
     if cache_dtype in TURBOQUANT_BITS and not hybrid:

@@ -56,7 +56,7 @@ def _family(layer: PagedLayer) -> tuple[object, ...]:
 
 
 def promote_local(layers: Sequence[PagedLayer]) -> list[PagedLayer]:
-    """Return the layers as they are allocated with the hybrid manager off: local ones beside full ones become full."""
+    """Return the layers as allocated without the hybrid manager: local ones beside full ones become full."""
     if is_uniform(layers):
         return list(layers)
     full = [layer for layer in layers if layer.kind in FULL_LIKE]

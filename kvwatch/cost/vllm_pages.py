@@ -47,7 +47,7 @@ class PagedLayer:
 
 
 def kv_heads_of_rank(layer: Layer, options: VllmOptions) -> int:
-    """Return the KV heads of one tensor-parallel rank; above the model's own heads each rank holds a copy of one.
+    """Return the KV heads of one tensor-parallel rank; more ranks than heads hold copies.
 
     Raises:
         OptionError: the engine refuses this division.
