@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 import os
 import sys
@@ -47,13 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
-        return command(options)
+        status = command(options)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + 2
     except BrokenPipeError:
         # The reader has gone, as in `kvwatch once | head`; leave nothing for Python to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"kvwatch: cannot write the output: {error.strerror}", file=sys.stderr)
+        return PROBLEMS
+    return status
 
 
 def run(options: argparse.Namespace) -> int:

@@ -85,6 +85,22 @@ def test_a_bad_configuration_names_file_line_and_key(tmp_path: Path) -> None:
     assert "did you mean url" in result.stderr
 
 
+def test_a_full_disk_is_told_in_a_sentence() -> None:
+    """Output that cannot be written: exit status 1, the reason, no traceback."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - short
+        result = subprocess.run(
+            [sys.executable, "-m", "kvwatch", "cost", "tests/captures/vllm/tiny-llama-config.json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (
+        1,
+        "kvwatch: cannot write the output: No space left on device\n",
+    )
+
+
 @pytest.mark.anyio
 async def test_once_shows_servers_devices_and_what_is_not_known(tmp_path: Path) -> None:
     """One look at a good and a bad server and a card: exit status 1, since one was not readable."""
