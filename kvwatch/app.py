@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from kvwatch.exposition import Exposition, ReloadState, SnapshotCollector
 from kvwatch.poller import Poller, Watch
 from kvwatch.sources.contract import Sources
+from kvwatch.sources.local import LocalSource
 from kvwatch.sources.model import ModelFiles
 from kvwatch.sources.nvml import NvmlSource
 from kvwatch.sources.procfs import ProcfsSource
@@ -55,8 +56,7 @@ async def open_poller(config: Config, devices: Devices) -> AsyncIterator[Poller]
     scraper = Scraper(max_bytes=config.scrape.max_bytes)
     sources = Sources(
         devices=nvml,
-        processes=ProcfsSource(),
-        models=ModelFiles(),
+        local=LocalSource(ProcfsSource(), ModelFiles()),
         pages=scraper,
         blocking=BlockingCalls("kvwatch-files"),
         host_pids=devices.host_pids,

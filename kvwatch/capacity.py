@@ -54,6 +54,8 @@ def rank_state(reading: RankReading, facts: Facts, typical: TypicalLength | None
 
 def engine_start_blocks(reading: RankReading) -> int | None:
     """Return A_start as the engine's own figures have it: N / max_concurrency (vLLM 0.24 and newer)."""
+    if reading.start_blocks is not None:
+        return reading.start_blocks
     if reading.num_blocks is None or reading.max_concurrency is None:
         return None
     quotient = reading.num_blocks / reading.max_concurrency

@@ -36,13 +36,14 @@ def plan_server(
     if model is None or isinstance(model, SourceError):
         return model
     rank = reading.ranks[0]
-    if rank.slots is not None:
-        return SourceError(Reason.NOT_SUPPORTED, "a config.json does not describe a llama-server's pool")
+    if reading.cost_rules != "vllm":
+        detail = f"no rules are known by which {reading.engine} allocates a config.json's model"
+        return SourceError(Reason.NOT_SUPPORTED, detail)
     try:
         plan = plan_blocks(
             model.spec,
             VllmOptions(
-                engine_version=_version(reading.version),
+                engine_version=reading.release,
                 cache_dtype=cache_dtype or "auto",
                 tensor_parallel=target.tensor_parallel or 1,
                 pipeline_parallel=target.pipeline_parallel or 1,
@@ -50,7 +51,10 @@ def plan_server(
                 max_model_len=full_length,
                 max_num_batched_tokens=target.max_num_batched_tokens,
                 max_num_seqs=target.request_limit,
+                decode_context_parallel=target.decode_context_parallel or 1,
                 hybrid_manager=target.hybrid_manager is not False,
+                async_scheduling=target.async_scheduling is not False,
+                prefix_caching=target.prefix_caching is not False,
             ),
         )
         # Costs that need an option which nobody stated say so only when they are asked for.
@@ -75,13 +79,3 @@ def groups_of(plan: BlockPlan) -> tuple[KvGroup, ...]:
         )
         for group in plan.groups
     )
-
-
-def _version(text: str | None) -> tuple[int, ...] | None:
-    """Read the numbers at the head of a version; None where it has none."""
-    numbers: list[int] = []
-    for part in (text or "").split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers) or None

@@ -8,11 +8,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvwatch.completion import complete
 from kvwatch.health import Health
 from kvwatch.join import Inputs, Joined, join
 from kvwatch.progress import Progress
 from kvwatch.readings import NvmlReading, Outcome, ProcessTable, Reason, Source, SourceError
 from kvwatch.snapshot import Snapshot
+from kvwatch.sources.local import LocalReading
 from kvwatch.sources.procfs import ServerAddress
 from kvwatch.visit import visit
 
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kvwatch.engines.adapter import Adapter
-    from kvwatch.plan import Model
-    from kvwatch.sources.contract import ModelSource, Sources
+    from kvwatch.sources.contract import Sources
     from kvwatch.target import Target
     from kvwatch.typical import TypicalLength
     from kvwatch.visit import Visit
@@ -86,10 +87,11 @@ class Poller:
         watch = self._watch
         targets = watch.targets
         nvml, visits = await asyncio.gather(self._poll_devices(), self._visit_all(targets))
-        processes, models = await self._read_files(nvml, targets, visits)
-        if self._sources.host_pids and self._sources.processes is not None:
+        local = await self._read_local(nvml, targets, visits)
+        processes = local.processes
+        if self._sources.host_pids:
             nvml, processes = _in_namespace(
-                nvml, processes, private=self._sources.processes.private_pid_namespace
+                nvml, processes, private=self._sources.local.private_pid_namespace
             )
         progress = {
             name: self._progress.get(name, Progress()).advance(
@@ -102,9 +104,9 @@ class Poller:
         }
         joined = _join_safely(
             Inputs(
-                targets=targets,
+                targets=tuple(complete(target, local.launches.get(target.name)) for target in targets),
                 engines={name: visit.reading for name, visit in visits.items() if visit.reading},
-                models=models,
+                models=local.models,
                 devices=nvml.devices,
                 processes=processes,
                 typical=_typical_lengths(progress),
@@ -171,10 +173,10 @@ class Poller:
         self._adapters = {name: made.adapter if made.reading else None for name, made in by_name.items()}
         return by_name
 
-    async def _read_files(
+    async def _read_local(
         self, nvml: NvmlReading, targets: Sequence[Target], visits: Mapping[str, Visit]
-    ) -> tuple[ProcessTable, dict[str, Model | SourceError]]:
-        """Read /proc and model files in one blocking call beside the event loop."""
+    ) -> LocalReading:
+        """Read /proc, command lines and model files in one blocking call beside the event loop."""
         pids = sorted({process.pid for device in nvml.devices for process in device.processes})
         addresses = [
             ServerAddress(name=target.name, host=target.host, port=target.port, pid=target.pid)
@@ -182,21 +184,11 @@ class Poller:
             # Where nobody answers nobody listens; looked for anew, a server is found as soon as it is back.
             if target.pid is not None or visits[target.name].outcome.reason is not Reason.UNREACHABLE
         ]
-
-        def read() -> tuple[ProcessTable, dict[str, Model | SourceError]]:
-            processes = self._sources.processes
-            table = processes.read(pids, addresses) if processes else ProcessTable()
-            models = {
-                target.name: _read_model(
-                    self._sources.models, target, visits[target.name], table.listeners.get(target.name, ())
-                )
-                for target in targets
-            }
-            return table, {name: model for name, model in models.items() if model is not None}
-
+        readings = {name: visit.reading for name, visit in visits.items() if visit.reading}
         try:
             return await self._sources.blocking.run(
-                read, deadline_seconds=self._sources.blocking_deadline_seconds
+                lambda: self._sources.local.read(pids, addresses, targets, readings),
+                deadline_seconds=self._sources.blocking_deadline_seconds,
             )
         except TimeoutError as error:
             reason, detail = Reason.TIMEOUT, str(error) or "reading /proc or a model file takes too long"
@@ -205,9 +197,10 @@ class Poller:
             reason, detail = Reason.INTERNAL_ERROR, repr(error)
         failed = SourceError(reason, detail)
         outcomes = tuple(_failure(Source.PROCFS, address.name, reason, detail) for address in addresses)
-        return ProcessTable(outcomes=outcomes), {
-            target.name: failed for target in targets if target.model_config is not None
-        }
+        return LocalReading(
+            processes=ProcessTable(outcomes=outcomes),
+            models={target.name: failed for target in targets if target.model_config is not None},
+        )
 
 
 def _in_namespace(
@@ -259,19 +252,6 @@ def _join_safely(inputs: Inputs) -> Joined:
                 for target in inputs.targets
             ),
         )
-
-
-def _read_model(
-    models: ModelSource, target: Target, visit: Visit, listeners: Sequence[int]
-) -> Model | SourceError | None:
-    """Return the configured model, else the one that the server names, where its files are seen."""
-    served = visit.reading.model_path if visit.reading else None
-    try:
-        if target.model_config is not None:
-            return models.read(target.model_config)
-        return None if served is None else models.find(served, listeners)
-    except SourceError as error:
-        return error
 
 
 def _failure(source: Source, target: str, reason: Reason, detail: str) -> Outcome:

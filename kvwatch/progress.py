@@ -86,7 +86,8 @@ def suspected_recomputes(before: EngineReading | None, now: EngineReading) -> di
     that does not state all three has no count.
     """
     counts: dict[str, int] = {}
-    ranks_before = {rank.rank: rank for rank in before.ranks} if before else {}
+    restarted = before is not None and before.start_timestamp_seconds != now.start_timestamp_seconds
+    ranks_before = {rank.rank: rank for rank in before.ranks} if before and not restarted else {}
     for rank in now.ranks:
         if rank.running is None or not rank.waiting or not rank.finished_total:
             continue
@@ -95,8 +96,8 @@ def suspected_recomputes(before: EngineReading | None, now: EngineReading) -> di
         if old is None or old.running is None or not old.waiting or not old.finished_total:
             continue
         finished = sum(rank.finished_total.values()) - sum(old.finished_total.values())
-        if finished < 0:
-            continue  # the server restarted
+        if finished < 0 or (rank.generation_tokens_total or 0) < (old.generation_tokens_total or 0):
+            continue  # counters fell: the server restarted
         lost = old.running - rank.running - int(finished)
         gained = sum(rank.waiting.values()) - sum(old.waiting.values())
         counts[rank.rank] = max(0, min(lost, gained))

@@ -170,12 +170,17 @@ class RankReading:
     null_blocks: int = 1
     block_size: int | None = None
     """Tokens a block."""
+    start_blocks: int | None = None
+    """A_start, where the engine's rule is one group of whole blocks and the page states all of it."""
     max_concurrency: float | None = None
     """The engine's own "maximum concurrency": N / A_start (vLLM v1/core/kv_cache_utils.py, 0.24+)."""
     kv_size_tokens: int | None = None
     """The engine's own "KV cache size" in tokens, null block included."""
     usage_ratio: float | None = None
     """0..1 of the usable blocks."""
+    usage_of_all_ratio: float | None = None
+    """0..1 of all N blocks, the null block counted as used; stated by vLLM up to 0.10.1 and kept only where
+    N is unknown, so that it cannot be converted: usage_ratio is None then."""
     running: int | None = None
     waiting: Mapping[str, int] = field(default_factory=dict)
     """Requests by reason: capacity, deferred, unspecified."""
@@ -210,7 +215,8 @@ class Slot:
     resident_tokens: int | None
     """`n_prompt_tokens`: tokens in the cache now, generated ones included; None before b9279."""
     remaining_tokens: int | None
-    """`n_remain`: tokens that may still be generated; None where unlimited or not said."""
+    """`n_remain`: tokens that `resident_tokens` may still grow by; None where unlimited, not said, or where
+    the prompt is not all in the cache yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +231,11 @@ class SlotPool:
     """None when /slots was not read: it is left alone while nothing runs, so as not to wake a sleeper."""
     longest_tokens: int | None = None
     """High-water mark of tokens in one slot since start (n_tokens_max)."""
+    resident_ratio: float | None = None
+    """Cells that hold a token, the reusable ones of idle slots included, as a fraction of -c: what
+    kv_cache_usage_ratio said until May 2025. Never less than what busy slots hold."""
+    resident_tokens: int | None = None
+    """kv_cache_tokens of the same builds: a cell that k requests share counts k times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,10 +248,15 @@ class EngineReading:
     model_path: str | None = None
     """As the server's own process sees it: a folder, or a Hugging Face id."""
     version: str | None = None
+    """As the engine prints it."""
+    release: tuple[int, ...] | None = None
+    """The release whose rules and defaults hold: as stated, or the oldest that the pages prove."""
     full_length_tokens: int | None = None
     full_length_reason: Reason | None = None
     """Why the server does not say: the reason of the page that states it."""
     sleeping: bool | None = None
+    cost_rules: str | None = None
+    """Whose allocation rules a model file is to be read by: `vllm`; None where no rules are known."""
     cache_dtype: str | None = None
     share_ratio: float | None = None
     """gpu_memory_utilization; None when a pin overrides it."""

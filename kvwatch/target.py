@@ -19,6 +19,7 @@ class Target:
         request_limit: vLLM's max_num_seqs; a llama-server states its slots itself.
         pool_tokens, kv_unified: a llama-server's pool, which no endpoint states.
         share_ratio, pin_bytes: gpu_memory_utilization and kv_cache_memory_bytes, where no page says so.
+        decode_context_parallel, async_scheduling, prefix_caching: as the command line says; no key sets them.
 
     """
 
@@ -42,3 +43,6 @@ class Target:
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
     hybrid_manager: bool | None = None
+    decode_context_parallel: int | None = None
+    async_scheduling: bool | None = None
+    prefix_caching: bool | None = None

@@ -44,8 +44,8 @@ RANK = RankReading(
     waiting={"capacity": 0, "deferred": 0},
 )  # fmt: skip
 READING = EngineReading(
-    engine="vllm", ranks=(RANK,), version="0.32.0", full_length_tokens=1024, cache_dtype="auto",
-    settings=(("block_size", "32"),),
+    engine="vllm", ranks=(RANK,), version="0.32.0", full_length_tokens=1024, cost_rules="vllm",
+    release=(0, 32, 0), cache_dtype="auto", settings=(("block_size", "32"),),
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from kvwatch.readings import (
 )
 from kvwatch.snapshot import Component, Match
 from kvwatch.sources.contract import Sources
+from kvwatch.sources.local import LocalSource
 from kvwatch.sources.threads import BlockingCalls
 from kvwatch.target import Target
 from tests.replay import vllm_pages
@@ -110,8 +111,7 @@ def poller_of(fakes: Fakes, *, targets: Sequence[Target] = (CHAT,), host_pids: b
     return Poller(
         sources=Sources(
             devices=fakes,
-            processes=fakes,
-            models=NoModels(),
+            local=LocalSource(fakes, NoModels()),
             pages=fakes,
             blocking=BlockingCalls("test"),
             page_deadline_seconds=1.0,

@@ -25,6 +25,7 @@ class Reading:
     attention_heads: int
     block_layer: Layer | None = None
     ssm_dtype: str | None = None
+    state_chunk: int | None = None
     encoder_only: bool = False
     prefix_caching: bool = True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kvwatch.cost import encoders, latent, mixed, recurrent
+from kvwatch.cost import encoders, latent, linear, mamba, mixed, recurrent
 from kvwatch.cost.attention import decoder, derived_heads, own_heads
 from kvwatch.cost.windows import alternating_windows, no_windows, periodic
 
@@ -88,24 +88,24 @@ _RULES: tuple[tuple[Rule, str], ...] = (
         PanguUltraMoEForCausalLM SarvamMLAForCausalLM""",
     ),
     (latent.read_doubled, "LongcatFlashForCausalLM LongcatFlashNgramForCausalLM"),
-    (recurrent.pure(recurrent.mamba_state), "MambaForCausalLM FalconMambaForCausalLM"),
-    (recurrent.pure(recurrent.mamba2_file_state), "Mamba2ForCausalLM"),
-    (recurrent.read_jamba, "JambaForCausalLM JambaForSequenceClassification"),
-    (recurrent.read_bamba, "BambaForCausalLM"),
-    (recurrent.read_granite_hybrid, "GraniteMoeHybridForCausalLM"),
-    (recurrent.read_falcon_h1, "FalconH1ForCausalLM"),
-    (recurrent.read_nemotron_h, "NemotronHForCausalLM NemotronHPuzzleForCausalLM"),
-    (recurrent.read_zamba2, "Zamba2ForCausalLM"),
-    (recurrent.read_plamo2, "Plamo2ForCausalLM"),
-    (recurrent.read_lfm2, "Lfm2ForCausalLM Lfm2MoeForCausalLM"),
+    (recurrent.pure(mamba.mamba_state), "MambaForCausalLM FalconMambaForCausalLM"),
+    (recurrent.pure(mamba.mamba2_file_state), "Mamba2ForCausalLM"),
+    (mamba.read_jamba, "JambaForCausalLM JambaForSequenceClassification"),
+    (mamba.read_bamba, "BambaForCausalLM"),
+    (mamba.read_granite_hybrid, "GraniteMoeHybridForCausalLM"),
+    (mamba.read_falcon_h1, "FalconH1ForCausalLM"),
+    (mamba.read_nemotron_h, "NemotronHForCausalLM NemotronHPuzzleForCausalLM"),
+    (mamba.read_zamba2, "Zamba2ForCausalLM"),
+    (mamba.read_plamo2, "Plamo2ForCausalLM"),
+    (linear.read_lfm2, "Lfm2ForCausalLM Lfm2MoeForCausalLM"),
     (
-        recurrent.read_delta,
+        linear.read_delta,
         "Qwen3NextForCausalLM Qwen3_5ForCausalLM Qwen3_5MoeForCausalLM OlmoHybridForCausalLM",
     ),
-    (recurrent.read_kimi_linear, "KimiLinearForCausalLM"),
-    (recurrent.read_bailing_linear, "BailingMoeV2_5ForCausalLM"),
-    (recurrent.read_bailing_kimi, "BailingMoeV3ForCausalLM"),
-    (recurrent.read_minimax, "MiniMaxText01ForCausalLM MiniMaxM1ForCausalLM MiniMaxForCausalLM"),
+    (linear.read_kimi_linear, "KimiLinearForCausalLM"),
+    (linear.read_bailing_linear, "BailingMoeV2_5ForCausalLM"),
+    (linear.read_bailing_kimi, "BailingMoeV3ForCausalLM"),
+    (linear.read_minimax, "MiniMaxText01ForCausalLM MiniMaxM1ForCausalLM MiniMaxForCausalLM"),
     (
         encoders.read_encoder,
         """BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification

@@ -47,6 +47,7 @@ def read_hf_config(config: Mapping[str, object]) -> ModelSpec:
         block_layer=reading.block_layer,
         cache_dtype=checkpoint_cache_dtype(config),
         ssm_dtype=reading.ssm_dtype,
+        state_chunk=reading.state_chunk,
         encoder_only=reading.encoder_only,
         prefix_caching=reading.prefix_caching,
         pooling=pooling or reading.encoder_only,

@@ -124,7 +124,8 @@ class ModelSpec:
     ssm_dtype: str | None = None
     """Element type of recurrent states where the engine's choice is `auto`."""
     encoder_only: bool = False
-    attention_chunk: int | None = None
+    state_chunk: int | None = None
+    """Tokens that recurrent kernels read at once; None where states cannot be cached at each block."""
     prefix_caching: bool = True
     """False where the engine switches it off for this architecture."""
     pooling: bool = False

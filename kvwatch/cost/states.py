@@ -13,19 +13,24 @@ class State:
 
     parts: tuple[StatePart, ...]
     checkpoint_blocks: int = 0
+    chunk: int | None = None
+    """Tokens that the kernels read at once, for kinds whose state can be kept at every block."""
 
 
-def mamba1_state(inner: int, state: int, conv: int) -> State:
+def mamba1_state(chunk: int, inner: int, state: int, conv: int) -> State:
     """Return the state of a Mamba layer: a convolution's last inputs and a state vector per channel."""
     return State(
         parts=(
             StatePart(role=StateRole.CONV, split=inner, rest=conv - 1),
             StatePart(role=StateRole.SSM, split=inner, rest=state),
-        )
+        ),
+        chunk=chunk,
     )
 
 
-def mamba2_state(*, inner: int, groups: int, heads: int, width: int, state: int, conv: int) -> State:
+def mamba2_state(
+    *, chunk: int, inner: int, groups: int, heads: int, width: int, state: int, conv: int
+) -> State:
     """Return the state of a Mamba 2 layer; in prefix-caching mode its prompts keep one checkpoint more."""
     return State(
         parts=(
@@ -33,6 +38,7 @@ def mamba2_state(*, inner: int, groups: int, heads: int, width: int, state: int,
             StatePart(role=StateRole.SSM, split=heads, rest=width * state),
         ),
         checkpoint_blocks=1,
+        chunk=chunk,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvwatch.cost.spec import Layer, LayerKind, ModelSpec
+from kvwatch.cost.spec import LayerKind
 from kvwatch.cost.vllm_blocks import page_layers
 from kvwatch.cost.vllm_groups import FULL_LIKE, Group, group_layers
 from kvwatch.cost.vllm_options import (
@@ -15,9 +15,11 @@ from kvwatch.cost.vllm_options import (
     default_batched_tokens,
     is_pooling,
 )
+from kvwatch.cost.vllm_states import state_blocks, state_mode
 from kvwatch.cost.vllm_version import EngineRules, rules_of
 
 if TYPE_CHECKING:
+    from kvwatch.cost.spec import ModelSpec
     from kvwatch.cost.vllm_pages import PagedLayer
 
 __all__ = [
@@ -43,13 +45,13 @@ class KvGroup:
     """All the group's layers of one rank."""
     window: int | None = None
     encoder_tokens: int | None = None
-    state_blocks: int = 0
-    """Blocks of a recurrent group that one request holds at most."""
+    state_blocks: int | None = None
+    """Blocks of a recurrent group that one request holds at most; None where it keeps one for each block."""
 
     @property
     def grows(self) -> bool:
         """Say whether a longer request always needs more blocks of this group."""
-        return self.kind in FULL_LIKE
+        return self.kind in FULL_LIKE or (self.kind is LayerKind.RECURRENT and self.state_blocks is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,9 @@ class BlockPlan:
     @property
     def bytes_per_token(self) -> float:
         """Bytes of a rank by which a request grows with each token once its windows are full."""
-        return sum(self.bytes_per_block / (g.block_size * self.context_ranks) for g in self.groups if g.grows)
+        return sum(
+            self.bytes_per_block / self._tokens_per_block(group) for group in self.groups if group.grows
+        )
 
     def num_blocks(self, pool_bytes: int) -> int:
         """Return the blocks of a pool of `pool_bytes` on each rank, the null block included."""
@@ -99,12 +103,24 @@ class BlockPlan:
 
     def max_concurrency(self, num_blocks: int) -> float | None:
         """Return the concurrency that the engine prints; None for a model without a cache."""
-        return num_blocks / self.start_blocks if self.groups else None
+        if not self.groups:
+            return None
+        if self.rules.concurrency_by_tokens:
+            return self._block_tokens(num_blocks) / self._full_length()
+        return num_blocks / self.start_blocks
 
     def kv_cache_size_tokens(self, num_blocks: int) -> int | None:
         """Return the cache size in tokens that the engine prints; None for a model without a cache."""
-        concurrency = self.max_concurrency(num_blocks)
-        return None if concurrency is None else int(concurrency * self._full_length())
+        if not self.groups:
+            return None
+        if self.rules.tokens_by_concurrency:
+            return int(num_blocks / self.start_blocks * self._full_length())
+        return self._block_tokens(num_blocks)
+
+    def _block_tokens(self, num_blocks: int) -> int:
+        """Return the tokens of one group's share of the pool, as releases before 0.20.2 print them."""
+        smallest = min(group.block_size for group in self.groups)
+        return num_blocks // len(self.groups) * smallest * self.context_ranks
 
     @property
     def minimum_pool_bytes(self) -> int:
@@ -123,8 +139,12 @@ class BlockPlan:
             raise MissingOptionError("max_num_batched_tokens")
         return self.in_flight_tokens
 
+    def _tokens_per_block(self, group: KvGroup) -> int:
+        """Return the tokens of a block; context-parallel ranks share a request's tokens, never its states."""
+        return group.block_size * (1 if group.kind is LayerKind.RECURRENT else self.context_ranks)
+
     def _positions(self, group: KvGroup, length: int) -> int:
-        return -(-length // (group.block_size * self.context_ranks))
+        return -(-length // self._tokens_per_block(group))
 
     def _local_cap(self, group: KvGroup) -> int:
         """Blocks that the planner reserves for the window or chunk of one request."""
@@ -137,7 +157,7 @@ class BlockPlan:
         if group.grows:
             return self._positions(group, self._full_length())
         if group.kind is LayerKind.RECURRENT:
-            return group.state_blocks
+            return group.state_blocks or 0
         if group.kind is LayerKind.CROSS:
             if self.encoder_budget is None:
                 raise MissingOptionError("max_num_batched_tokens")
@@ -157,7 +177,7 @@ class BlockPlan:
         if group.grows:
             return self._positions(group, length)
         if group.kind is LayerKind.RECURRENT:
-            return group.state_blocks
+            return group.state_blocks or 0
         if group.kind is LayerKind.CROSS:
             return self._encoder_blocks(group)
         window, block = group.window or 0, group.block_size
@@ -180,11 +200,13 @@ def plan_blocks(spec: ModelSpec, options: VllmOptions) -> BlockPlan:
 
     """
     rules = rules_of(options.version)
-    pages = page_layers(spec, options)
-    groups = group_layers(pages, hybrid_manager=options.hybrid_manager, tolerance=rules.group_tolerance)
+    _check_context_ranks(spec, options)
+    mode = state_mode(spec, options, rules)
+    pages = page_layers(spec, options, rules, mode)
+    groups = group_layers(pages, hybrid_manager=options.hybrid_manager, rules=rules)
     batched = options.max_num_batched_tokens
     return BlockPlan(
-        groups=tuple(_describe(group, spec, options, rules) for group in groups),
+        groups=tuple(_describe(group, mode, options, rules) for group in groups),
         rank_bytes_per_block=_rank_bytes(groups, spec.hidden_layers, options.pipeline_parallel),
         full_length=options.max_model_len if options.max_model_len is not None else spec.max_positions,
         in_flight_tokens=None if batched is None else batched * _batches(spec, options, rules),
@@ -192,6 +214,19 @@ def plan_blocks(spec: ModelSpec, options: VllmOptions) -> BlockPlan:
         context_ranks=options.decode_context_parallel,
         rules=rules,
     )
+
+
+def _check_context_ranks(spec: ModelSpec, options: VllmOptions) -> None:
+    """Refuse what decode context parallelism does: ranks that do not divide the tensor ranks, and windows."""
+    ranks = options.decode_context_parallel
+    if ranks == 1:
+        return
+    if ranks < 1 or options.tensor_parallel % ranks:
+        raise OptionError(
+            "decode_context_parallel", f"{options.tensor_parallel} ranks cannot be divided by {ranks}"
+        )
+    if any(layer.kind in (LayerKind.WINDOW, LayerKind.CHUNKED, LayerKind.CROSS) for layer in spec.layers):
+        raise OptionError("decode_context_parallel", "windows, chunks and encoders cannot be divided")
 
 
 def _batches(spec: ModelSpec, options: VllmOptions, rules: EngineRules) -> int:
@@ -202,7 +237,7 @@ def _batches(spec: ModelSpec, options: VllmOptions, rules: EngineRules) -> int:
     return options.pipeline_parallel + overlap
 
 
-def _describe(group: Group, spec: ModelSpec, options: VllmOptions, rules: EngineRules) -> KvGroup:
+def _describe(group: Group, mode: str, options: VllmOptions, rules: EngineRules) -> KvGroup:
     lead = max(group, key=lambda page: page.page_bytes)
     total = sum(page.page_bytes for page in group)
     encoder = [page.layer.encoder_tokens for page in group if page.layer.encoder_tokens is not None]
@@ -214,17 +249,8 @@ def _describe(group: Group, spec: ModelSpec, options: VllmOptions, rules: Engine
         bytes_per_block=total,
         window=lead.window,
         encoder_tokens=max(encoder, default=None),
-        state_blocks=_state_blocks(lead.layer, spec, options, rules)
-        if lead.kind is LayerKind.RECURRENT
-        else 0,
+        state_blocks=None if mode == "all" else state_blocks(lead.layer, mode, options, rules),
     )
-
-
-def _state_blocks(layer: Layer, spec: ModelSpec, options: VllmOptions, rules: EngineRules) -> int:
-    """Return the state blocks of one request: a second one and checkpoints where prefixes are cached."""
-    if not (options.prefix_caching and spec.prefix_caching and rules.aligned_states):
-        return 1 + options.speculative_tokens
-    return 2 + options.speculative_tokens + layer.checkpoint_blocks
 
 
 def _rank_bytes(groups: tuple[Group, ...], hidden_layers: int, ranks: int) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvwatch.cost.vllm_pages import PagedLayer
+    from kvwatch.cost.vllm_version import EngineRules
 
 FULL_LIKE = frozenset({LayerKind.FULL, LayerKind.LATENT, LayerKind.INDEXER})
 LATENT_KINDS = frozenset({LayerKind.LATENT, LayerKind.LATENT_WINDOW, LayerKind.INDEXER})
@@ -23,11 +24,9 @@ Group = tuple["PagedLayer", ...]
 
 
 def group_layers(
-    layers: Sequence[PagedLayer], *, hybrid_manager: bool, tolerance: float
+    layers: Sequence[PagedLayer], *, hybrid_manager: bool, rules: EngineRules
 ) -> tuple[Group, ...]:
     """Return the groups of layers that share one block table, in the engine's order.
-
-    `tolerance`: the largest bucket below this multiple of the smallest sets the group size.
 
     Raises:
         OptionError: the engine cannot serve these layers together with these options.
@@ -35,11 +34,13 @@ def group_layers(
     """
     if not layers:
         return ()
-    if not hybrid_manager:
+    chunked = any(layer.kind is LayerKind.CHUNKED for layer in layers)
+    if not hybrid_manager or not rules.hybrid_groups or (chunked and not rules.chunked_groups):
         layers = promote_local(layers)
-    if is_uniform(layers):
+    equal = len({layer.page_bytes for layer in layers}) == 1
+    if is_uniform(layers) and (equal or rules.mixed_pages):
         return (tuple(layers),)
-    return _deal(equal_pages(layers), tolerance)
+    return _deal(layers if equal else equal_pages(layers, rules), rules.group_tolerance)
 
 
 def is_uniform(layers: Sequence[PagedLayer]) -> bool:
@@ -75,8 +76,10 @@ def promote_local(layers: Sequence[PagedLayer]) -> list[PagedLayer]:
     return promoted
 
 
-def equal_pages(layers: Sequence[PagedLayer]) -> list[PagedLayer]:
+def equal_pages(layers: Sequence[PagedLayer], rules: EngineRules) -> list[PagedLayer]:
     """Return the layers with pages of one size: blocks enlarged by a whole ratio, else pages padded."""
+    if not rules.scaled_blocks:
+        raise OptionError("engine_version", "this release serves no layers with pages of several sizes")
     largest = max(layer.page_bytes for layer in layers)
     unified = []
     for layer in layers:
@@ -85,7 +88,7 @@ def equal_pages(layers: Sequence[PagedLayer]) -> list[PagedLayer]:
         elif layer.kind is not LayerKind.RECURRENT and largest % layer.page_bytes == 0:
             ratio = largest // layer.page_bytes
             unified.append(replace(layer, block_size=layer.block_size * ratio, page_bytes=largest))
-        elif layer.kind not in LATENT_KINDS:
+        elif layer.kind not in LATENT_KINDS and rules.padded_pages:
             unified.append(replace(layer, page_bytes=largest))
         else:
             raise OptionError("block_size", "the pages of this model's layers cannot be made equal")

@@ -60,6 +60,9 @@ class VllmOptions:
     hybrid_manager: bool = True
     async_scheduling: bool = True
     prefix_caching: bool = True
+    """False where it is switched off; True is the engine's default for the model."""
+    mamba_cache_mode: str | None = None
+    """none, align or all, as the engine reports it; None: as it chooses."""
     mamba_cache_dtype: str = "auto"
     mamba_ssm_dtype: str = "auto"
     runner: str = "auto"

@@ -1,4 +1,7 @@
-"""The engines: each module beside this one defines one `ADAPTER` and nothing else knows its name."""
+"""The engines: each module beside this one defines one `ADAPTER` and nothing else knows its name.
+
+A module with an underscore in its name is a part of others: of one engine's (ENGINE_part) or of all.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,11 @@ import pkgutil
 from kvwatch.engines.adapter import Adapter
 from kvwatch.readings import Page, Reason, SourceError
 
-_HELPERS = frozenset({"adapter", "exposition_text"})
-
 
 def _load() -> dict[str, Adapter]:
     adapters: dict[str, Adapter] = {}
     for module in pkgutil.iter_modules(__path__):
-        if module.name in _HELPERS:
+        if module.name == "adapter" or "_" in module.name:
             continue
         adapter = getattr(importlib.import_module(f"{__name__}.{module.name}"), "ADAPTER", None)
         if not isinstance(adapter, Adapter) or adapter.name in adapters:

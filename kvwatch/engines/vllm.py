@@ -1,59 +1,52 @@
-"""vLLM, 0.24 and newer: /metrics, /v1/models and /version.
+"""vLLM, 0.8.5 to 0.32: /metrics, /v1/models and /version.
 
 Names and meanings were read in v1/metrics/loggers.py, v1/core/block_pool.py and v1/core/kv_cache_utils.py
-of vLLM 0.24 to 0.32. /metrics is asked without a trailing slash: with one, another application answers
-and may spell the names differently.
+of those releases, and what differs between them is told by the page (vllm_levels.py). /metrics is asked
+without a trailing slash: with one, another application answers and may spell the names differently.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from kvwatch.engines.adapter import Adapter, required_body
 from kvwatch.engines.exposition_text import Samples, read_samples
+from kvwatch.engines.vllm_labels import LARGEST, number, whole
+from kvwatch.engines.vllm_levels import (
+    CACHE_CONFIG,
+    FINISHED,
+    FIRST_TOKEN_TIME,
+    GENERATION_LENGTH,
+    GENERATION_TOKENS,
+    PREEMPTIONS,
+    PREFIX_HITS,
+    PREFIX_QUERIES,
+    PROCESS_START,
+    PROMPT_LENGTH,
+    QUEUE_TIME,
+    RUNNING,
+    SLEEP_STATE,
+    SWAPPED,
+    USAGE,
+    USAGE_BEFORE,
+    WAITING,
+    WAITING_BY_REASON,
+    WANTED,
+    features,
+)
 from kvwatch.readings import EngineReading, RankReading, Reason, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kvwatch.engines.vllm_levels import Features
     from kvwatch.readings import Page
 
+_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 METRICS, MODELS, VERSION = "/metrics", "/v1/models", "/version"
-
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
-USAGE = "vllm:kv_cache_usage_perc"
-PREEMPTIONS = "vllm:num_preemptions_total"
-CACHE_CONFIG = "vllm:cache_config_info"
-SLEEP_STATE = "vllm:engine_sleep_state"
-FINISHED = "vllm:request_success_total"
-GENERATION_TOKENS = "vllm:generation_tokens_total"
-PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
-PREFIX_HITS = "vllm:prefix_cache_hits_total"
-PROMPT_LENGTH = "vllm:request_prompt_tokens"
-GENERATION_LENGTH = "vllm:request_generation_tokens"
-QUEUE_TIME = "vllm:request_queue_time_seconds"
-FIRST_TOKEN_TIME = "vllm:time_to_first_token_seconds"  # noqa: S105 - a token of text
-PROCESS_START = "process_start_time_seconds"
-
-_PER_RANK = (
-    WAITING,
-    WAITING_BY_REASON,
-    USAGE,
-    PREEMPTIONS,
-    CACHE_CONFIG,
-    SLEEP_STATE,
-    FINISHED,
-    GENERATION_TOKENS,
-    PREFIX_QUERIES,
-    PREFIX_HITS,
-    *(f"{name}_{part}" for name in (PROMPT_LENGTH, GENERATION_LENGTH, QUEUE_TIME, FIRST_TOKEN_TIME)
-      for part in ("sum", "count")),
-)  # fmt: skip
-WANTED = (RUNNING, *_PER_RANK, PROCESS_START)
 
 # Labels of cache_config_info that somebody sets; what the engine derives from them is left out, so that
 # a changed fingerprint means changed settings.
@@ -70,8 +63,7 @@ _SETTINGS = (
     "sliding_window",
 )
 
-
-_LARGEST = 1 << 62  # beyond any count of tokens, blocks or bytes
+_ROUNDING = 1e-6  # blocks, of a ratio of two small whole numbers
 
 
 def next_path(pages: Mapping[str, Page]) -> str | None:
@@ -95,50 +87,69 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
     ambiguous for a page of more than one server, parse_error for a malformed one.
     """
     samples = read_samples(required_body(pages, METRICS), wanted=WANTED, spellings={"vllm_": "vllm:"})
-    ranks = sorted({labels.get("engine", "0") for labels, _ in samples.of(RUNNING)})
-    if not ranks:
-        raise SourceError(Reason.NO_ENGINE_SERIES, f"no {RUNNING}: is --disable-log-stats set?")
-    names = {labels["model_name"] for labels, _ in samples.of(RUNNING) if "model_name" in labels}
+    shown = _shown(samples)
+    ranks = sorted({labels.get("engine", "0") for labels in shown})
+    names = {labels["model_name"] for labels in shown if "model_name" in labels}
     if len(names) > 1:
         raise SourceError(Reason.AMBIGUOUS, f"more than one server on the page: {sorted(names)}")
     model = next(iter(names), None)
     config = _cache_config(samples)
+    page = features(samples, config)
     full_length = _full_length(pages.get(MODELS), model)
     settings = {label: config[label] for label in _SETTINGS if label in config}
     if full_length is not None:
         settings["max_model_len"] = str(full_length)
+    version = _version(pages.get(VERSION))
     return EngineReading(
         engine="vllm",
-        ranks=tuple(_rank(samples, rank, len(ranks)) for rank in ranks),
+        ranks=tuple(_rank(samples, rank, len(ranks), page) for rank in ranks),
         model=model,
         model_path=_model_path(pages.get(MODELS), model),
-        version=_version(pages.get(VERSION)),
+        version=version,
+        release=_release(version),
         full_length_tokens=full_length,
         full_length_reason=pages[MODELS].reason if MODELS in pages else None,
         sleeping=_sleeping(samples),
+        cost_rules="vllm",
         cache_dtype=config.get("cache_dtype"),
-        share_ratio=None if _sized_otherwise(config) else _number(config.get("gpu_memory_utilization")),
-        pin_bytes=_whole(config.get("kv_cache_memory_bytes")),
+        share_ratio=None if _sized_otherwise(config) else number(config.get("gpu_memory_utilization")),
+        pin_bytes=whole(config.get("kv_cache_memory_bytes")),
         start_timestamp_seconds=samples.value(PROCESS_START),
         settings=tuple(sorted(settings.items())),
-        missing=_missing(samples, config, full_length),
+        missing=page.missing() + (() if full_length is not None else (f"{MODELS} max_model_len",)),
     )
 
 
-def _rank(samples: Samples, rank: str, rank_count: int) -> RankReading:
+def _shown(samples: Samples) -> list[Mapping[str, str]]:
+    """Return the labels of series that every rank has from the start.
+
+    With several API servers a gauge has no series before the rank's first step, and a counter has
+    (prometheus_client, mode mostrecent; seen with 0.32.0): such a rank is there and its requests are unknown.
+    """
+    if not samples.of(RUNNING) and (samples.of(WAITING) or not samples.of(CACHE_CONFIG)):
+        raise SourceError(Reason.NO_ENGINE_SERIES, f"no {RUNNING}: is --disable-log-stats set?")
+    shown = [labels for name in (RUNNING, PREEMPTIONS, SLEEP_STATE) for labels, _ in samples.of(name)]
+    if not shown:
+        raise SourceError(Reason.NO_ENGINE_SERIES, f"no {RUNNING} and no {PREEMPTIONS}")
+    return shown
+
+
+def _rank(samples: Samples, rank: str, rank_count: int, page: Features) -> RankReading:
     own = _of_rank(samples, rank)
     config = _cache_config(own)
-    concurrency = _number(config.get("kv_cache_max_concurrency"))
-    usage = own.value(USAGE)
-    if usage is not None and not 0 <= usage <= 1:
-        raise SourceError(Reason.PARSE_ERROR, f"{USAGE} is {usage}, outside 0..1")
+    concurrency = number(config.get("kv_cache_max_concurrency"))
+    blocks = _blocks_of_one_rank(whole(config.get("num_gpu_blocks")), rank_count, concurrency)
+    usage = _usage(own)
+    of_usable = _of_usable(usage, blocks, page)
     return RankReading(
         rank=rank,
-        num_blocks=_blocks_of_one_rank(_whole(config.get("num_gpu_blocks")), rank_count, concurrency),
-        block_size=_whole(config.get("block_size")),
+        num_blocks=blocks,
+        null_blocks=0 if page.old_engine else 1,
+        block_size=None if page.block_size_may_be_stale else whole(config.get("block_size")),
         max_concurrency=concurrency,
-        kv_size_tokens=_whole(config.get("kv_cache_size_tokens")),
-        usage_ratio=usage,
+        kv_size_tokens=whole(config.get("kv_cache_size_tokens")),
+        usage_ratio=of_usable,
+        usage_of_all_ratio=usage if of_usable is None and page.counts_null_block else None,
         running=own.count(RUNNING),
         waiting=_waiting(own),
         preemptions_total=own.value(PREEMPTIONS),
@@ -154,12 +165,21 @@ def _rank(samples: Samples, rank: str, rank_count: int) -> RankReading:
 
 
 def _of_rank(samples: Samples, rank: str) -> Samples:
-    """Select one rank's samples; a page without `engine` labels (0.8.5) is rank 0's."""
+    """Select one rank's samples; what has no `engine` label is rank 0's, but the configuration is all ranks'.
+
+    V0 labels nothing with it, and 0.8.5 all but the configuration.
+    """
     return Samples(
         {
             name: kept
             for name, series in samples.by_name.items()
-            if (kept := tuple((own, value) for own, value in series if own.get("engine", "0") == rank))
+            if (
+                kept := tuple(
+                    (own, value)
+                    for own, value in series
+                    if own.get("engine", rank if name == CACHE_CONFIG else "0") == rank
+                )
+            )
         }
     )
 
@@ -180,6 +200,26 @@ def _blocks_of_one_rank(label: int | None, rank_count: int, concurrency: float |
     return blocks
 
 
+def _usage(own: Samples) -> float | None:
+    """Return the usage gauge by its present name, else by the earlier one: for some releases both stand."""
+    name = USAGE if own.of(USAGE) else USAGE_BEFORE
+    usage = own.value(name)
+    if usage is not None and not 0 <= usage <= 1:
+        raise SourceError(Reason.PARSE_ERROR, f"{name} is {usage}, outside 0..1")
+    return usage
+
+
+def _of_usable(usage: float | None, blocks: int | None, page: Features) -> float | None:
+    """Return usage as a fraction of the blocks that requests can have; None where that cannot be told."""
+    if usage in (None, 1) or page.old_engine or page.counts_null_block is False:
+        return usage
+    if page.counts_null_block is None or blocks is None or blocks < 2:  # noqa: PLR2004 - the null block and one
+        return None
+    ratio = (usage * blocks - 1) / (blocks - 1)
+    # Below zero not even the null block was in use: the gauge is not what it is taken for.
+    return max(0.0, ratio) if ratio > -_ROUNDING / blocks else None
+
+
 def _waiting(own: Samples) -> dict[str, int]:
     by_reason = {
         labels.get("reason", "unspecified"): own.select({"reason": labels["reason"]}).count(WAITING_BY_REASON)
@@ -189,8 +229,11 @@ def _waiting(own: Samples) -> dict[str, int]:
     known = {reason: count for reason, count in by_reason.items() if count is not None}
     if known:
         return known
-    total = own.count(WAITING)
-    return {} if total is None else {"unspecified": total}
+    total, swapped = own.count(WAITING), own.count(SWAPPED)
+    if total is None:
+        return {}
+    # V0 only: preempted for lack of room, and none of those that wait.
+    return {"unspecified": total} | ({} if swapped is None else {"capacity": swapped})
 
 
 def _cache_config(samples: Samples) -> Mapping[str, str]:
@@ -207,7 +250,7 @@ def _cache_config(samples: Samples) -> Mapping[str, str]:
 
 def _sized_otherwise(config: Mapping[str, str]) -> bool:
     """Tell whether something else than the share decides the pool's size."""
-    return any(_number(config.get(name)) for name in ("kv_cache_memory_bytes", "num_gpu_blocks_override"))
+    return any(number(config.get(name)) for name in ("kv_cache_memory_bytes", "num_gpu_blocks_override"))
 
 
 def _sleeping(samples: Samples) -> bool | None:
@@ -225,7 +268,7 @@ def _full_length(page: Page | None, model: str | None) -> int | None:
     lengths: dict[str, int] = {}
     for card in cards:
         length = card.get("max_model_len") if isinstance(card, dict) else None
-        if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= _LARGEST:
+        if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= LARGEST:
             lengths[str(card.get("id"))] = length
     if model in lengths:
         return lengths[model]
@@ -241,6 +284,12 @@ def _model_path(page: Page | None, model: str | None) -> str | None:
     return None
 
 
+def _release(version: str | None) -> tuple[int, ...] | None:
+    """Return (0, 32, 0) of "0.32.0+cpu" or "0.32.0rc1"; None of a version without three numbers."""
+    found = _RELEASE.match(version or "")
+    return None if found is None else tuple(int(number) for number in found.groups())
+
+
 def _version(page: Page | None) -> str | None:
     version = _json_object(page).get("version")
     return version if isinstance(version, str) else None
@@ -254,31 +303,6 @@ def _json_object(page: Page | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _number(label: str | None) -> float | None:
-    """Read a label that holds a number; Python's None prints as the word."""
-    try:
-        value = float(label) if label is not None else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value > 0 else None
-
-
-def _whole(label: str | None) -> int | None:
-    value = _number(label)
-    return int(value) if value is not None and value == int(value) and value <= _LARGEST else None
-
-
-def _missing(samples: Samples, config: Mapping[str, str], full_length: int | None) -> tuple[str, ...]:
-    """Name what a page of 0.24 or newer has and this one has not."""
-    names = [name for name in _PER_RANK if not samples.of(name)]
-    stated = ("num_gpu_blocks", "block_size", "kv_cache_max_concurrency")
-    if config:
-        names += [f"{CACHE_CONFIG}{{{label}}}" for label in stated if _number(config.get(label)) is None]
-    if full_length is None:
-        names.append(f"{MODELS} max_model_len")
-    return tuple(names)
 
 
 ADAPTER = Adapter(name="vllm", first_path=METRICS, recognises=recognises, next_path=next_path, read=read)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from kvwatch.plan import Model
     from kvwatch.readings import NvmlReading, Page, ProcessTable
+    from kvwatch.sources.local import LocalSource
     from kvwatch.sources.procfs import ServerAddress
     from kvwatch.sources.threads import BlockingCalls
 
@@ -63,8 +64,7 @@ class Sources:
     """The outside worlds; None where one is switched off."""
 
     devices: DeviceSource | None
-    processes: ProcessSource | None
-    models: ModelSource
+    local: LocalSource
     pages: PageSource
     blocking: BlockingCalls
     host_pids: bool = True

@@ -1,0 +1,124 @@
+"""What this machine knows of the watched servers: processes, command lines, model files. Blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvwatch.flags import llamacpp, vllm
+from kvwatch.readings import ProcessTable, SourceError
+from kvwatch.sources.commands import read_command
+from kvwatch.sources.model_path import MAX_CONFIG_BYTES, open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kvwatch.flags.launch import Launch
+    from kvwatch.plan import Model
+    from kvwatch.readings import EngineReading
+    from kvwatch.sources.contract import ModelSource, ProcessSource
+    from kvwatch.sources.procfs import ServerAddress
+    from kvwatch.target import Target
+
+_RECOGNISERS = {"vllm": vllm.recognises, "llamacpp": llamacpp.recognises}
+_PARSERS: Mapping[str, Callable[..., Launch]] = {"vllm": vllm.parse, "llamacpp": llamacpp.parse}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalReading:
+    """What was found, by server name; a server on another machine has none of it."""
+
+    processes: ProcessTable = field(default_factory=ProcessTable)
+    launches: Mapping[str, Launch] = field(default_factory=dict)
+    models: Mapping[str, Model | SourceError] = field(default_factory=dict)
+
+
+class LocalSource:
+    """Read processes, then the command lines of the servers' listeners, then model files.
+
+    Args:
+        processes: None where /proc is not to be read.
+        models: reads model files.
+
+    """
+
+    def __init__(self, processes: ProcessSource | None, models: ModelSource) -> None:
+        self._processes = processes
+        self._models = models
+        self._launches: dict[tuple[int, int, str, tuple[int, ...] | None], Launch | None] = {}
+
+    @property
+    def private_pid_namespace(self) -> bool | None:
+        """Whether kvwatch's PIDs are not the host's; None where unknown."""
+        return None if self._processes is None else self._processes.private_pid_namespace
+
+    def read(
+        self,
+        gpu_pids: Sequence[int],
+        addresses: Sequence[ServerAddress],
+        targets: Sequence[Target],
+        readings: Mapping[str, EngineReading],
+    ) -> LocalReading:
+        """Return what is known now; expected failures are values."""
+        table = ProcessTable() if self._processes is None else self._processes.read(gpu_pids, addresses)
+        launches = {
+            name: launch
+            for name, reading in readings.items()
+            if (launch := self._launch(table, table.listeners.get(name, ()), reading)) is not None
+        }
+        models = {
+            target.name: model
+            for target in targets
+            if (model := self._model(target, readings.get(target.name), table)) is not None
+        }
+        return LocalReading(processes=table, launches=launches, models=models)
+
+    def _launch(self, table: ProcessTable, listeners: Sequence[int], reading: EngineReading) -> Launch | None:
+        """Return the command line of a listener or of what launched it, read once for each process."""
+        parents = [table.processes[pid].parent_pid for pid in listeners if pid in table.processes]
+        for pid in (*listeners, *parents):
+            identity = table.processes.get(pid)
+            if identity is None:
+                continue
+            key = (pid, identity.start_ticks, reading.engine, reading.release)
+            if key not in self._launches:
+                self._launches[key] = _read_launch(pid, reading)
+            if self._launches[key] is not None:
+                return self._launches[key]
+        return None
+
+    def _model(
+        self, target: Target, reading: EngineReading | None, table: ProcessTable
+    ) -> Model | SourceError | None:
+        """Return the configured model, else the one that the server names, where its files are seen."""
+        served = reading.model_path if reading else None
+        try:
+            if target.model_config is not None:
+                return self._models.read(target.model_config)
+            return None if served is None else self._models.find(served, table.listeners.get(target.name, ()))
+        except SourceError as error:
+            return error
+
+
+def _read_launch(pid: int, reading: EngineReading) -> Launch | None:
+    if reading.engine not in _PARSERS:
+        return None
+    try:
+        command = read_command(pid)
+    except SourceError:
+        return None  # the configuration can say what the command line would have
+    if not _RECOGNISERS[reading.engine](command):
+        return None
+    return _PARSERS[reading.engine](
+        command,
+        version=reading.release,
+        config_text=lambda path: _config_text(pid, path),
+    )
+
+
+def _config_text(pid: int, path: str) -> str:
+    """Return a `--config` file as the server's process sees it."""
+    root = Path("/proc") / str(pid) / "root"
+    with open_regular(root / path.lstrip("/")) as stream:
+        return stream.read(MAX_CONFIG_BYTES).decode("utf-8")
