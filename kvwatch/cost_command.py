@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvwatch.cost.gguf import GgufHeader
-    from kvwatch.sources.model_path import ModelFiles
+    from kvwatch.sources.model_path import FoundModel
 
 _DEFAULT_BATCHED_TOKENS = 8192
 _LLAMACPP_ONLY = {
@@ -115,7 +115,7 @@ def _check_engine(engine: str, options: argparse.Namespace) -> None:
             raise CostError(f"{', '.join(foreign)}: options of llama-server, which needs a GGUF file")
 
 
-def _vllm(model: ModelFiles, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+def _vllm(model: FoundModel, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from kvwatch.cost.hf import read_hf_config  # noqa: PLC0415
     from kvwatch.cost.vllm import OptionError, VllmOptions, plan_blocks  # noqa: PLC0415
 

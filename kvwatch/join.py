@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvwatch.capacity import Facts, engine_start_blocks, rank_state
+from kvwatch.cost.weights import rank_weight_bytes
 from kvwatch.ledger import Usage, device_ledger
 from kvwatch.owners import Owner, find_owners
 from kvwatch.plan import Model, groups_of, plan_server
@@ -133,6 +134,9 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
         groups=groups_of(blocks) if blocks and bytes_known else (),
         bytes_per_block=blocks.bytes_per_block if blocks and bytes_known else None,
         minimum_kv_bytes=blocks.minimum_pool_bytes if blocks and bytes_known else None,
+        weights_bytes=_weights_bytes(model, target, len(reading.ranks), device_bytes)
+        if bytes_known
+        else None,
         model_error_ratio=blocks.start_blocks / start - 1 if blocks and start else None,
         model_hash=model_hash,
         device_bytes=device_bytes,
@@ -155,6 +159,20 @@ def _ranks_known(
         return True
     whole = all(device.processes_reason in (None, Reason.NOT_SUPPORTED) for device in devices)
     return whole and len(device_bytes) == rank_count
+
+
+def _weights_bytes(
+    model: Model | SourceError | None, target: Target, rank_count: int, device_bytes: Mapping[str, int | None]
+) -> int | None:
+    """Return a server's weights on each of its devices: exact where one device holds a whole checkpoint."""
+    if not isinstance(model, Model) or model.weights is None or len(device_bytes) != rank_count:
+        return None
+    return rank_weight_bytes(
+        model.weights,
+        tensor_parallel=target.tensor_parallel or 1,
+        pipeline_parallel=target.pipeline_parallel or 1,
+        engine_dtype=model.spec.dtype,
+    )
 
 
 def _model_outcome(
@@ -201,6 +219,11 @@ def _device(
         nobodys_bytes=sum(known) if certain else None,
         kv_bytes={
             server.target.name: kv for server in servers if (kv := _kv_bytes(server, device.uuid)) is not None
+        },
+        weights_bytes={
+            server.target.name: server.weights_bytes
+            for server in servers
+            if server.weights_bytes is not None and device.uuid in server.device_bytes
         },
     )
     return DeviceState(

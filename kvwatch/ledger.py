@@ -22,13 +22,15 @@ class Usage:
     """Processes of no known server; None where that cannot be said."""
     kv_bytes: Mapping[str, int]
     """Each server's KV pool on this device, where it is known."""
+    weights_bytes: Mapping[str, int]
+    """Each server's weights on this device, where they are known."""
 
 
 def device_ledger(device: DeviceReading, usage: Usage) -> tuple[LedgerPart, ...]:
     """Divide a device's memory; nothing is clamped: a negative part is left out, like an unknown one."""
     parts: list[LedgerPart] = []
     for server, used in sorted(usage.by_server.items()):
-        parts += _server_parts(server, used, usage.kv_bytes.get(server))
+        parts += _server_parts(server, used, usage.kv_bytes.get(server), usage.weights_bytes.get(server))
     shares: Sequence[int | None] = [*usage.by_server.values(), usage.nobodys_bytes]
     seen = None if None in shares else sum(share for share in shares if share is not None)
     rest = None
@@ -45,12 +47,19 @@ def device_ledger(device: DeviceReading, usage: Usage) -> tuple[LedgerPart, ...]
     return tuple(parts)
 
 
-def _server_parts(server: str, used: int | None, kv_bytes: int | None) -> list[LedgerPart]:
+def _server_parts(
+    server: str, used: int | None, kv_bytes: int | None, weights_bytes: int | None
+) -> list[LedgerPart]:
     if used is None:
         return []
     if kv_bytes is None or kv_bytes > used:
         return [LedgerPart(component=Component.UNDIVIDED, server=server, bytes=used)]
-    return [
-        LedgerPart(component=Component.KV_CACHE, server=server, bytes=kv_bytes),
-        LedgerPart(component=Component.WEIGHTS_AND_WORKING, server=server, bytes=used - kv_bytes),
-    ]
+    rest = used - kv_bytes
+    divided = {Component.KV_CACHE: kv_bytes, Component.WEIGHTS_AND_WORKING: rest}
+    if weights_bytes is not None and weights_bytes <= rest:
+        divided = {
+            Component.WEIGHTS: weights_bytes,
+            Component.KV_CACHE: kv_bytes,
+            Component.WORKING: rest - weights_bytes,
+        }
+    return [LedgerPart(component=part, server=server, bytes=size) for part, size in divided.items()]

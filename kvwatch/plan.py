@@ -13,6 +13,7 @@ from kvwatch.snapshot import KvGroup
 if TYPE_CHECKING:
     from kvwatch.cost.spec import ModelSpec
     from kvwatch.cost.vllm import BlockPlan
+    from kvwatch.cost.weights import WeightBytes
     from kvwatch.readings import EngineReading
     from kvwatch.target import Target
 
@@ -23,6 +24,8 @@ class Model:
 
     spec: ModelSpec
     hash: str
+    weights: WeightBytes | None = None
+    """Of the checkpoint beside it, where its files settle them."""
 
 
 def plan_server(

@@ -36,7 +36,10 @@ class Match(StrEnum):
 class Component(StrEnum):
     """A part of a device's memory: the `component` label of `kvwatch_device_ledger_bytes`."""
 
+    WEIGHTS = "weights"
     KV_CACHE = "kv_cache"
+    WORKING = "working"
+    """A server's process memory without weights and pool: activations, CUDA graphs, context."""
     WEIGHTS_AND_WORKING = "weights_and_working"
     UNDIVIDED = "undivided"
     """A server's process memory where its KV pool's bytes are not known."""
@@ -108,6 +111,8 @@ class ServerState:
     pin_bytes: int | None = None
     groups: tuple[KvGroup, ...] = ()
     bytes_per_block: int | None = None
+    weights_bytes: int | None = None
+    """On each device, where the checkpoint settles them."""
     minimum_kv_bytes: int | None = None
     model_error_ratio: float | None = None
     model_hash: str | None = None

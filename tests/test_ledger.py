@@ -90,7 +90,7 @@ CASES = {
 def test_the_parts_of_a_device(situation: str) -> None:
     """Each part is what was measured, a zero included; one that cannot be known is not there."""
     case = CASES[situation]
-    usage = Usage(by_server=case.by_server, nobodys_bytes=case.nobodys, kv_bytes=case.kv)
+    usage = Usage(by_server=case.by_server, nobodys_bytes=case.nobodys, kv_bytes=case.kv, weights_bytes={})
     parts = device_ledger(case.device, usage)
     assert {(part.component, part.server): part.bytes for part in parts} == case.parts
     assert len(parts) == len(case.parts)
@@ -101,6 +101,7 @@ def test_the_parts_of_a_device(situation: str) -> None:
     st.dictionaries(st.sampled_from("abcd"), st.none() | st.integers(0, 400), max_size=4),
     st.none() | st.integers(0, 400),
     st.dictionaries(st.sampled_from("abcd"), st.integers(0, 500), max_size=4),
+    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 500), max_size=4),
     st.integers(0, 900),
     st.none() | st.integers(0, 100),
     st.booleans(),
@@ -109,6 +110,7 @@ def test_the_parts_add_up_to_the_total_when_all_are_known_and_never_exceed_it(
     by_server: dict[str, int | None],
     nobodys: int | None,
     kv: dict[str, int],
+    weights: dict[str, int],
     used: int,
     reserved: int | None,
     incomplete: bool,  # noqa: FBT001 - drawn
@@ -120,7 +122,8 @@ def test_the_parts_add_up_to_the_total_when_all_are_known_and_never_exceed_it(
     """
     free = 1000 - used - (reserved or 0)
     reading = device(used, free, reserved, incomplete=incomplete)
-    parts = device_ledger(reading, Usage(by_server=by_server, nobodys_bytes=nobodys, kv_bytes=kv))
+    usage = Usage(by_server=by_server, nobodys_bytes=nobodys, kv_bytes=kv, weights_bytes=weights)
+    parts = device_ledger(reading, usage)
     shares = [*by_server.values(), nobodys]
     claimed = sum(share for share in shares if share is not None)
     total = sum(part.bytes for part in parts)
@@ -134,3 +137,24 @@ def test_the_parts_add_up_to_the_total_when_all_are_known_and_never_exceed_it(
         assert "unattributed" not in {part.component for part in parts}
     for server, share in by_server.items():
         assert share == (sum(part.bytes for part in parts if part.server == server) if share else share)
+
+
+@pytest.mark.parametrize(
+    "weights, divided",
+    [
+        (300, {"weights": 300, "kv_cache": 200, "working": 100}),
+        (400, {"weights": 400, "kv_cache": 200, "working": 0}),
+        (401, {"kv_cache": 200, "weights_and_working": 400}),
+        (None, {"kv_cache": 200, "weights_and_working": 400}),
+    ],
+)
+def test_weights_that_are_known_are_told_apart(weights: int | None, divided: dict[str, int]) -> None:
+    """Weights that do not fit into what the process holds are somebody else's."""
+    usage = Usage(
+        by_server={"a": 600},
+        nobodys_bytes=0,
+        kv_bytes={"a": 200},
+        weights_bytes={} if weights is None else {"a": weights},
+    )
+    parts = device_ledger(device(600, 400), usage)
+    assert {part.component: part.bytes for part in parts if part.server == "a"} == divided

@@ -136,3 +136,26 @@ def test_a_folder_of_ggufs_must_be_one_model(tmp_path: Path) -> None:
     (tmp_path / "b.gguf").unlink()
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["X"]}))
     assert find_model(str(tmp_path)).config == {"architectures": ["X"]}
+
+
+def safetensors(tensors: dict[str, tuple[str, list[int], int]]) -> bytes:
+    """Return a safetensors file of (dtype, shape, bytes) without its tensors' bytes being read by anyone."""
+    table: dict[str, object] = {}
+    offset = 0
+    for name, (dtype, shape, size) in tensors.items():
+        table[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    header = json.dumps(table).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(offset)
+
+
+def test_a_checkpoints_weights_come_from_its_headers(folder: Path) -> None:
+    """Two files of a checkpoint add up; a file that is cut makes the whole unknown."""
+    model = folder / "model"
+    (model / "a.safetensors").write_bytes(safetensors({"x": ("BF16", [2, 8], 32)}))
+    (model / "b.safetensors").write_bytes(safetensors({"y": ("BF16", [4], 8)}))
+    weights = ModelFiles().read(model).weights
+    assert weights is not None
+    assert (weights.total_bytes, dict(weights.by_dtype)) == (40, {"BF16": 40})
+    (model / "b.safetensors").write_bytes(b"\xff" * 8)
+    assert ModelFiles().read(model).weights is None

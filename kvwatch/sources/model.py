@@ -11,6 +11,7 @@ from kvwatch.cost.hf import read_hf_config
 from kvwatch.cost.spec import ModelSpecError
 from kvwatch.plan import Model
 from kvwatch.readings import SourceError
+from kvwatch.sources.checkpoint import read_checkpoint
 from kvwatch.sources.model_path import MAX_CONFIG_BYTES, open_regular, read_config, served_folder
 
 if TYPE_CHECKING:
@@ -65,4 +66,6 @@ def _read(file: Path, content: bytes) -> Model | SourceError:
         return SourceError(error.reason, f"{file}: {error}")
     except SourceError as error:
         return error
-    return Model(spec=spec, hash=hashlib.sha256(content).hexdigest()[:12])
+    return Model(
+        spec=spec, hash=hashlib.sha256(content).hexdigest()[:12], weights=read_checkpoint(file.parent)
+    )

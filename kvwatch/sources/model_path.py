@@ -23,7 +23,7 @@ _GGUF_MAGIC = b"GGUF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFiles:
+class FoundModel:
     """A model as its files describe it: an HF config or a GGUF header."""
 
     path: Path
@@ -31,7 +31,7 @@ class ModelFiles:
     gguf: GgufHeader | None = None
 
 
-def find_model(name: str) -> ModelFiles:
+def find_model(name: str) -> FoundModel:
     """Return the model that a path or a Hugging Face id names.
 
     Raises SourceError: not_found (saying where was looked), permission, too_large, parse_error.
@@ -45,8 +45,8 @@ def find_model(name: str) -> ModelFiles:
         is_gguf = stream.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
         stream.seek(0)
         if is_gguf:
-            return ModelFiles(path=path, gguf=read_gguf_header(stream))
-        return ModelFiles(path=path, config=read_config(path, stream.read(MAX_CONFIG_BYTES + 1)))
+            return FoundModel(path=path, gguf=read_gguf_header(stream))
+        return FoundModel(path=path, config=read_config(path, stream.read(MAX_CONFIG_BYTES + 1)))
 
 
 def served_folder(name: str, pids: Sequence[int]) -> Path | None:
