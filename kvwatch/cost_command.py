@@ -118,6 +118,7 @@ def _check_engine(engine: str, options: argparse.Namespace) -> None:
 def _vllm(model: FoundModel, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from kvwatch.cost.hf import read_hf_config  # noqa: PLC0415
     from kvwatch.cost.vllm import OptionError, VllmOptions, plan_blocks  # noqa: PLC0415
+    from kvwatch.sources.checkpoint import read_checkpoint  # noqa: PLC0415
 
     spec = read_hf_config(model.config or {})
     assumptions: list[str] = []
@@ -154,6 +155,8 @@ def _vllm(model: FoundModel, options: argparse.Namespace) -> tuple[dict[str, Any
         )
     except OptionError as error:
         raise CostError(str(error)) from error
+    weights = read_checkpoint(model.path.parent)
+    report["weights_bytes"] = None if weights is None else weights.total_bytes
     if all(group.window is None for group in plan.groups):
         assumptions = []  # only windows, chunks and encoders depend on the batch
     return report, assumptions
@@ -161,6 +164,7 @@ def _vllm(model: FoundModel, options: argparse.Namespace) -> tuple[dict[str, Any
 
 def _llamacpp(header: GgufHeader, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from kvwatch.cost.llamacpp import LlamaModel, LlamaOptions, LlamaOptionsError, allocate  # noqa: PLC0415
+    from kvwatch.cost.weights import gguf_weights  # noqa: PLC0415
 
     llama = LlamaModel.from_header(header)
     names = [name for name in _LLAMACPP_ONLY if name != "no_kv_offload"]
@@ -171,7 +175,10 @@ def _llamacpp(header: GgufHeader, options: argparse.Namespace) -> tuple[dict[str
         pool = allocate(llama, LlamaOptions(**given))
     except LlamaOptionsError as error:
         raise CostError(str(error)) from error
-    return llamacpp_report(llama.architecture, pool, lengths=options.length), []
+    report = llamacpp_report(llama.architecture, pool, lengths=options.length)
+    weights = gguf_weights([header])
+    report["weights_bytes"] = None if weights is None else weights.total_bytes
+    return report, []
 
 
 def _count(text: str) -> int:

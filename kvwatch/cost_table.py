@@ -15,6 +15,8 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 def render_cost(report: Mapping[str, Any], assumptions: list[str]) -> str:
     """Return the report as paragraphs."""
     paragraphs = list(_vllm(report) if report["engine"] == "vllm" else _llamacpp(report))
+    if report["weights_bytes"] is not None:
+        paragraphs.append(f"Weights, by the files: {size(report['weights_bytes'])} over all ranks.")
     if assumptions:
         lines = (f"  {text}" for text in assumptions)
         paragraphs.append("\n".join(["Assumed, since nothing said otherwise", *lines]))

@@ -165,3 +165,14 @@ def test_the_table_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "full           4              16         4,096" in text
     assert "Smallest pool that starts: 2.02 MiB" in text
     assert "4,096 tokens and a maximum concurrency of 2.00x" in " ".join(text.split())
+
+
+def test_the_weights_are_those_of_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes of the checkpoint's own tensors; where there is none beside the config, unknown."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert main(["cost", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["weights_bytes"] is None
+    header = json.dumps({"x": {"dtype": "F16", "shape": [4], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert main(["cost", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["weights_bytes"] == 8

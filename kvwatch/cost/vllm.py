@@ -234,7 +234,9 @@ def _batches(spec: ModelSpec, options: VllmOptions, rules: EngineRules) -> int:
     if not rules.counts_batches:
         return 1
     overlap = options.async_scheduling and not is_pooling(spec, options)
-    return options.pipeline_parallel + overlap
+    return options.pipeline_parallel + (
+        overlap and (options.pipeline_parallel == 1 or rules.overlapped_pipeline)
+    )
 
 
 def _describe(group: Group, mode: str, options: VllmOptions, rules: EngineRules) -> KvGroup:

@@ -25,6 +25,8 @@ class EngineRules:
     """So do window and chunked layers (0.28.0)."""
     counts_batches: bool
     """Windows reserve for every batch in flight (0.26.0), not for one."""
+    overlapped_pipeline: bool
+    """Asynchronous scheduling keeps one batch more in flight with pipeline ranks too (0.29.0)."""
     chunked_groups: bool
     """Chunked layers get groups of their own by default (0.14.0)."""
     hybrid_prefixes: bool
@@ -56,6 +58,7 @@ def rules_of(version: tuple[int, ...]) -> EngineRules:
         value_widths=version >= (0, 14),
         local_value_widths=version >= (0, 28),
         counts_batches=version >= (0, 26),
+        overlapped_pipeline=version >= (0, 29),
         chunked_groups=version >= (0, 14),
         hybrid_prefixes=version >= (0, 26),
         all_states_default=version < (0, 28),
