@@ -1,11 +1,14 @@
 # Aliases; the scripts need no make.
-.PHONY: demo test lint type golden bench
+.PHONY: demo test test-engines lint type golden bench
 
 demo:
 	scripts/demo
 
 test:
 	scripts/test
+
+test-engines:
+	scripts/test-engines
 
 lint: .venv
 	.venv/bin/ruff check .

@@ -62,6 +62,7 @@ class LocalSource:
     ) -> LocalReading:
         """Return what is known now; expected failures are values."""
         table = ProcessTable() if self._processes is None else self._processes.read(gpu_pids, addresses)
+        self._launches = {key: launch for key, launch in self._launches.items() if key[0] in table.processes}
         launches = {
             name: launch
             for name, reading in readings.items()

@@ -87,8 +87,10 @@ ENGINES = {
 }
 
 
-def start(name: str, port: int, extra: list[str], *, nice: int) -> int:
-    """Start one engine, wait until it answers, and return its pid."""
+def start(
+    name: str, port: int, extra: list[str], *, nice: int, variables: dict[str, str] | None = None
+) -> int:
+    """Start one engine, with more variables in its environment, wait until it answers, return its pid."""
     engine = ENGINES[name]
     programs = CACHE / engine.environment / "bin"
     if not (programs / engine.command[0]).exists():
@@ -117,7 +119,12 @@ def start(name: str, port: int, extra: list[str], *, nice: int) -> int:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **engine.variables, "PATH": f"{programs}:{os.environ['PATH']}"},
+            env={
+                **os.environ,
+                **engine.variables,
+                **(variables or {}),
+                "PATH": f"{programs}:{os.environ['PATH']}",
+            },
             start_new_session=True,
         )
     os.setpriority(os.PRIO_PROCESS, process.pid, nice)
