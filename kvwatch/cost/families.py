@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kvwatch.cost import encoders, latent, linear, mamba, mixed, recurrent
+from kvwatch.cost import encoders, latent, linear, mamba, mixed, recurrent, singles
 from kvwatch.cost.attention import decoder, derived_heads, own_heads
 from kvwatch.cost.windows import alternating_windows, no_windows, periodic
 
@@ -41,12 +41,13 @@ _RULES: tuple[tuple[Rule, str], ...] = (
         """BaiChuanForCausalLM BaichuanForCausalLM InternLMForCausalLM InternLM2ForCausalLM MiMoForCausalLM
         MiniCPMForCausalLM OlmoeForCausalLM OrionForCausalLM PersimmonForCausalLM Qwen2ForCausalLM
         Qwen2Model Qwen2MoeForCausalLM StableLmForCausalLM StableLMEpochForCausalLM TeleChatForCausalLM
-        TeleChat2ForCausalLM TeleFLMForCausalLM XverseForCausalLM Grok1ForCausalLM Grok1ModelForCausalLM""",
+        TeleChat2ForCausalLM TeleFLMForCausalLM XverseForCausalLM Grok1ForCausalLM Grok1ModelForCausalLM
+        MolmoForCausalLM""",
     ),
     (
         decoder(own_heads, no_windows),
-        """BloomForCausalLM GPT2LMHeadModel GPTJForCausalLM GPTNeoXForCausalLM JAISLMHeadModel OPTForCausalLM
-        QWenLMHeadModel""",
+        """BloomForCausalLM CLIPModel GPT2LMHeadModel GPTJForCausalLM GPTNeoXForCausalLM JAISLMHeadModel
+        OPTForCausalLM QWenLMHeadModel""",
     ),
     (decoder(windows=alternating_windows), "GptOssForCausalLM"),
     (decoder(windows=no_windows), "Dots1ForCausalLM MotifForCausalLM"),
@@ -81,6 +82,11 @@ _RULES: tuple[tuple[Rule, str], ...] = (
     (mixed.read_step3p5, "Step3p5ForCausalLM"),
     (mixed.read_variable_heads, "DeciLMForCausalLM"),
     (mixed.read_looped, "IQuestLoopCoderForCausalLM"),
+    (singles.read_hrm, "HrmTextForCausalLM"),
+    (singles.read_step1, "Step1ForCausalLM"),
+    (singles.read_rnj1, "Rnj1ForCausalLM"),
+    (singles.read_plamo3, "Plamo3ForCausalLM"),
+    (singles.read_muse_glimmer, "MuseGlimmerForCausalLM"),
     (
         latent.read_latent,
         """AXK1ForCausalLM DeepseekV2ForCausalLM DeepseekV3ForCausalLM DeepseekV32ForCausalLM
@@ -111,9 +117,10 @@ _RULES: tuple[tuple[Rule, str], ...] = (
         """BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification
         BertSpladeSparseEmbeddingModel BgeM3EmbeddingModel ErnieModel ErnieForSequenceClassification
         ErnieForTokenClassification GteModel GteNewModel GteNewForSequenceClassification HF_ColBERT
-        ColBERTModernBertModel ColBERTJinaRobertaModel LlamaBidirectionalModel
+        ColBERTModernBertModel ColBERTJinaRobertaModel EmbeddingGemma2Model LlamaBidirectionalModel
         LlamaBidirectionalForSequenceClassification ModernBertModel ModernBertForSequenceClassification
-        ModernBertForTokenClassification NomicBertModel RobertaModel RobertaForMaskedLM
+        ModernBertForTokenClassification NomicBertModel OpenAIPrivacyFilterForTokenClassification
+        RobertaModel RobertaForMaskedLM SiglipModel VoyageQwen3BidirectionalEmbedModel
         RobertaForSequenceClassification RobertaForTokenClassification XLMRobertaModel
         XLMRobertaForSequenceClassification XLMRobertaForTokenClassification""",
     ),
@@ -124,7 +131,7 @@ RULES: dict[str, Rule] = {name: rule for rule, names in _RULES for name in names
 """Architecture -> the rule that reads its config."""
 
 _POOLING = """
-BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification
+CLIPModel JinaForRanking BertModel BertForMaskedLM BertForSequenceClassification BertForTokenClassification
 BertSpladeSparseEmbeddingModel BgeM3EmbeddingModel ErnieModel ErnieForSequenceClassification
 ErnieForTokenClassification Gemma3TextModel GteModel GteNewModel GteNewForSequenceClassification
 HF_ColBERT ColBERTModernBertModel ColBERTJinaRobertaModel JambaForSequenceClassification

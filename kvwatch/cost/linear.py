@@ -103,7 +103,7 @@ def read_bailing_kimi(fields: Fields) -> Reading:
 
 
 def read_minimax(fields: Fields) -> Reading:
-    """Read MiniMax-Text-01 and M1: lightning attention where the list says 0 (0.23.0, minimax_text_01.py)."""
+    """Read MiniMax-Text-01 and M1: lightning attention where the list says 0 (0.22.0, minimax_text_01.py)."""
     count = hidden_layers(fields)
     heads = read_heads(fields)
     if fields.items("attn_type_list") is not None:

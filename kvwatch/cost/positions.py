@@ -23,9 +23,11 @@ SCALED_ALREADY = frozenset(
 )
 """Rotary scalings whose factor the stated positions already hold."""
 
-
 DEFAULT_POSITIONS = 2048
 """What the engine assumes where a file states no length at all."""
+
+LENGTH_LIMITS = {"EmbeddingGemma2Model": 8192}
+"""What the engine serves at most unless told otherwise (vLLM 0.32.0, model_executor/models/config.py)."""
 
 
 def read_max_positions(fields: Fields) -> int:
@@ -34,6 +36,11 @@ def read_max_positions(fields: Fields) -> int:
     vLLM 0.32.0, model_arch_config_convertor.py `derive_max_model_len_and_key` and config/model.py
     `_get_and_verify_max_len`. LongRoPE models are served at their original length.
     """
+    longest = _stated_positions(fields)
+    return min(longest, LENGTH_LIMITS.get(fields.architecture, longest))
+
+
+def _stated_positions(fields: Fields) -> int:
     stated = [value for name in POSITION_FIELDS if (value := fields.optional(name))]
     if not stated:
         return DEFAULT_POSITIONS

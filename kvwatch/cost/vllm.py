@@ -205,9 +205,12 @@ def plan_blocks(spec: ModelSpec, options: VllmOptions) -> BlockPlan:
     pages = page_layers(spec, options, rules, mode)
     groups = group_layers(pages, hybrid_manager=options.hybrid_manager, rules=rules)
     batched = options.max_num_batched_tokens
+    rank_bytes = _rank_bytes(groups, spec.hidden_layers, options.pipeline_parallel)
+    if groups and not all(rank_bytes):
+        raise OptionError("pipeline_parallel", "a rank whose layers keep no cache has no rule")
     return BlockPlan(
         groups=tuple(_describe(group, mode, options, rules) for group in groups),
-        rank_bytes_per_block=_rank_bytes(groups, spec.hidden_layers, options.pipeline_parallel),
+        rank_bytes_per_block=rank_bytes,
         full_length=options.max_model_len if options.max_model_len is not None else spec.max_positions,
         in_flight_tokens=None if batched is None else batched * _batches(spec, options, rules),
         encoder_budget=batched,

@@ -25,7 +25,7 @@ _WRAPPERS: dict[str, str] = {
         Eagle2_5_VLForConditionalGeneration Emu3ForConditionalGeneration HCXVisionForCausalLM
         HCXVisionV2ForCausalLM TarsierForConditionalGeneration GraniteSpeechForConditionalGeneration
         GraniteSpeechPlusForConditionalGeneration Granite4VisionForConditionalGeneration
-        AyaVisionForConditionalGeneration H2OVLChatModel""",
+        AyaVisionForConditionalGeneration H2OVLChatModel MiniCPMV MiniCPMO Molmo2ForConditionalGeneration""",
     "MistralForCausalLM": "Mistral3ForConditionalGeneration PixtralForConditionalGeneration",
     "Qwen2ForCausalLM": """
         AudioFlamingo3ForConditionalGeneration BagelForConditionalGeneration DotsOCRForCausalLM
@@ -36,16 +36,20 @@ _WRAPPERS: dict[str, str] = {
         Qwen2AudioForConditionalGeneration Qwen2_5OmniModel Qwen2_5OmniForConditionalGeneration
         SkyworkR1VChatModel Tarsier2ForConditionalGeneration OpenCUAForConditionalGeneration
         FunASRForConditionalGeneration FireRedASR2ForConditionalGeneration
-        MusicFlamingoForConditionalGeneration VibeVoiceAsrForConditionalGeneration""",
+        MusicFlamingoForConditionalGeneration VibeVoiceAsrForConditionalGeneration JinaVLForRanking
+        RForConditionalGeneration""",
     "Qwen3ForCausalLM": """
         ColQwen3 OpsColQwen3Model Qwen3VLForConditionalGeneration Qwen3ASRForConditionalGeneration
         Qwen3ASRRealtimeGeneration LightOnOCRForConditionalGeneration IsaacForConditionalGeneration
-        KeyeForConditionalGeneration KeyeVL1_5ForConditionalGeneration QianfanOCRForConditionalGeneration""",
+        KeyeForConditionalGeneration KeyeVL1_5ForConditionalGeneration QianfanOCRForConditionalGeneration
+        Cosmos3ForConditionalGeneration FunAudioChatForConditionalGeneration JinaForRanking MossAudioModel
+        MossTranscribeDiarizeForConditionalGeneration Qwen3ASRForcedAlignerForTokenClassification
+        Qwen3VLNemotronEmbedModel StepVLForConditionalGeneration""",
     "Qwen3MoeForCausalLM": """Qwen3VLMoeForConditionalGeneration Qwen3OmniMoeForConditionalGeneration
-        InternS1ProForConditionalGeneration""",
+        ClefOmniForJointSchema InternS1ProForConditionalGeneration""",
     "Qwen3_5ForCausalLM": """Qwen3_5ForConditionalGeneration Qwen3_5MoeForConditionalGeneration
-        MiniCPMV4_6ForConditionalGeneration MiniCPMV4_7ForConditionalGeneration""",
-    "Qwen2MoeForCausalLM": "",
+        ColQwen3_5 InternS2PreviewForConditionalGeneration MiniCPMV4_6ForConditionalGeneration
+        MiniCPMV4_7ForConditionalGeneration""",
     "Cohere2ForCausalLM": "Cohere2VisionForConditionalGeneration",
     "OPTForCausalLM": "Blip2ForConditionalGeneration",
     "GemmaForCausalLM": "PaliGemmaForConditionalGeneration ColPaliForRetrieval",
@@ -57,7 +61,8 @@ _WRAPPERS: dict[str, str] = {
         GlmAsrForConditionalGeneration""",
     "Glm4MoeForCausalLM": "Glm4vMoeForConditionalGeneration",
     "ChatGLMModel": "GLM4VForCausalLM",
-    "DeepseekV2ForCausalLM": "DeepseekVLV2ForCausalLM DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM",
+    "DeepseekV2ForCausalLM": """"DeepseekVLV2ForCausalLM DeepseekOCRForCausalLM DeepseekOCR2ForCausalLM
+        UnlimitedOCRForCausalLM""",
     "DeepseekV3ForCausalLM": "KimiVLForConditionalGeneration KimiK25ForConditionalGeneration",
     "Ernie4_5_MoeForCausalLM": "Ernie4_5_VLMoeForConditionalGeneration",
     "Ernie4_5ForCausalLM": "PaddleOCRVLForConditionalGeneration",
@@ -69,6 +74,8 @@ _WRAPPERS: dict[str, str] = {
     "MiniMaxText01ForCausalLM": "MiniMaxVL01ForConditionalGeneration",
     "NemotronHForCausalLM": """NemotronH_Nano_VL_V2 NemotronH_Nano_VL NemotronH_Nano_Omni_Reasoning_V3
         NemotronH_Super_Omni_Reasoning_V3 NemotronH_Omni_Reasoning_V3""",
+    "MuseGlimmerForCausalLM": "MuseGlimmerForConditionalGeneration",
+    "PanguEmbeddedForCausalLM": "OpenPanguVLForConditionalGeneration",
     "PersimmonForCausalLM": "FuyuForCausalLM",
     "Phi3ForCausalLM": "Phi3VForCausalLM Phi4MMForCausalLM Phi4ForCausalLMV",
     "Step3TextForCausalLM": "Step3VLForConditionalGeneration",

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from agreement import Outcome, compare_oracle, compare_planner_row, load
-
 from kvwatch.cost.hf import read_hf_config
+from tests.cost.agreement import Outcome, compare_oracle, compare_planner_row, load
 
 
 @pytest.fixture(scope="module")
