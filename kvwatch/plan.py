@@ -57,7 +57,8 @@ def plan_server(
                 decode_context_parallel=target.decode_context_parallel or 1,
                 hybrid_manager=target.hybrid_manager is not False,
                 async_scheduling=target.async_scheduling is not False,
-                prefix_caching=target.prefix_caching is not False,
+                prefix_caching=False not in (reading.prefix_caching, target.prefix_caching),
+                mamba_cache_mode=reading.recurrent_cache_mode,
             ),
         )
         # Costs that need an option which nobody stated say so only when they are asked for.

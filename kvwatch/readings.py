@@ -257,6 +257,9 @@ class EngineReading:
     sleeping: bool | None = None
     cost_rules: str | None = None
     """Whose allocation rules a model file is to be read by: `vllm`; None where no rules are known."""
+    prefix_caching: bool | None = None
+    recurrent_cache_mode: str | None = None
+    """vLLM's mamba_cache_mode: how many states of a recurrent layer a request holds."""
     cache_dtype: str | None = None
     share_ratio: float | None = None
     """gpu_memory_utilization; None when a pin overrides it."""

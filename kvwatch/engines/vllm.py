@@ -111,6 +111,8 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
         full_length_reason=pages[MODELS].reason if MODELS in pages else None,
         sleeping=_sleeping(samples),
         cost_rules="vllm",
+        prefix_caching={"True": True, "False": False}.get(config.get("enable_prefix_caching", "")),
+        recurrent_cache_mode=config.get("mamba_cache_mode"),
         cache_dtype=config.get("cache_dtype"),
         share_ratio=None if _sized_otherwise(config) else number(config.get("gpu_memory_utilization")),
         pin_bytes=whole(config.get("kv_cache_memory_bytes")),
