@@ -10,6 +10,7 @@ from kvwatch.fit import Fit, Load, RequestCost, UniformCost, busy_tokens, fit_bl
 from kvwatch.snapshot import Basis, RankState, TypicalState
 
 if TYPE_CHECKING:
+    from kvwatch.cost.llamacpp import LlamaPool
     from kvwatch.cost.vllm import BlockPlan
     from kvwatch.readings import RankReading, SlotPool
     from kvwatch.target import Target
@@ -31,6 +32,8 @@ class Facts:
     """The cost model's plan, where the model file is known."""
     bytes_known: bool
     """Whether the plan's bytes hold: the ranks that divide the model are known."""
+    slot_plan: LlamaPool | None = None
+    """What a llama-server allocated, where its model file and command line are known."""
 
 
 def rank_state(reading: RankReading, facts: Facts, typical: TypicalLength | None) -> RankState:
@@ -160,6 +163,12 @@ def _slot_state(reading: RankReading, pool: SlotPool, facts: Facts, load: Load) 
     target, limit = facts.target, pool.slot_limit_tokens
     fit = fit_slots(pool, length=limit, pool_tokens=target.pool_tokens, unified=target.kv_unified, load=load)
     state = RankState(reading=reading, load=load, full=Fit() if fit and facts.asleep else fit)
+    if facts.slot_plan is not None and facts.bytes_known:
+        state = replace(
+            state,
+            capacity_bytes=facts.slot_plan.total_bytes,
+            bytes_per_token=float(facts.slot_plan.bytes_per_token),
+        )
     if fit is None or target.pool_tokens is None:
         return state
     taken = busy_tokens(pool)

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvwatch.capacity import Facts, engine_start_blocks, rank_state
+from kvwatch.cost.llamacpp import LlamaPool
+from kvwatch.cost.vllm import BlockPlan
 from kvwatch.cost.weights import rank_weight_bytes
 from kvwatch.ledger import Usage, device_ledger
 from kvwatch.owners import Owner, find_owners
-from kvwatch.plan import Model, groups_of, plan_server
+from kvwatch.plan import GgufModel, Model, groups_of, plan_server, plan_slots
 from kvwatch.readings import Outcome, ProcessTable, Reason, Source, SourceError
 from kvwatch.snapshot import DeviceState, ProcessState, ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvwatch.cost.vllm import BlockPlan
+    from kvwatch.flags.launch import Launch
     from kvwatch.readings import DeviceReading, EngineReading
     from kvwatch.target import Target
     from kvwatch.typical import TypicalLength
@@ -29,13 +31,14 @@ class Inputs:
 
     targets: Sequence[Target]
     engines: Mapping[str, EngineReading]
-    models: Mapping[str, Model | SourceError]
+    models: Mapping[str, Model | GgufModel | SourceError]
     """Of servers whose model file is configured or was found."""
     devices: Sequence[DeviceReading] = ()
     processes: ProcessTable = field(default_factory=ProcessTable)
     typical: Mapping[tuple[str, str], TypicalLength] = field(default_factory=dict)
     """(server, rank) -> the typical request."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    launches: Mapping[str, Launch] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
     device_bytes = _device_bytes(target.name, inputs.devices, owners)
     started_at = _started_at(target.name, inputs.processes)
     model = inputs.models.get(target.name)
-    model_hash = model.hash if isinstance(model, Model) else None
+    model_hash = model.hash if isinstance(model, Model | GgufModel) else None
     reading = inputs.engines.get(target.name)
     if reading is None:
         state = ServerState(
@@ -103,19 +106,29 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
         return state, _model_outcome(target, None, model, pool_known=None)
     full_length = reading.full_length_tokens or target.full_length_tokens
     cache_dtype = _stated(reading.cache_dtype) or target.cache_dtype
-    plan = plan_server(model, target, reading, full_length, cache_dtype)
-    blocks = plan if not isinstance(plan, SourceError) else None
+    plan: BlockPlan | LlamaPool | SourceError | None
+    if isinstance(model, GgufModel):
+        plan = plan_slots(model, inputs.launches.get(target.name), reading)
+    else:
+        plan = plan_server(model, target, reading, full_length, cache_dtype)
+    blocks = plan if isinstance(plan, BlockPlan) else None
+    slots = plan if isinstance(plan, LlamaPool) else None
     start = engine_start_blocks(reading.ranks[0])
     bytes_known = (
-        blocks is not None
-        and start in (None, blocks.start_blocks)
-        and _ranks_known(target, len(reading.ranks), inputs.devices, device_bytes)
+        len(device_bytes) <= 1
+        if slots
+        else (
+            blocks is not None
+            and start in (None, blocks.start_blocks)
+            and _ranks_known(target, len(reading.ranks), inputs.devices, device_bytes)
+        )
     )
     facts = Facts(
         target=target,
         full_length_tokens=full_length,
         asleep=reading.sleeping is True,
         plan=blocks,
+        slot_plan=slots,
         bytes_known=bytes_known,
     )
     ranks = tuple(
@@ -133,6 +146,7 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
         pin_bytes=pin,
         groups=groups_of(blocks) if blocks and bytes_known else (),
         bytes_per_block=blocks.bytes_per_block if blocks and bytes_known else None,
+        pool_bytes=_pool_bytes(blocks, slots, reading, len(device_bytes)) if bytes_known else None,
         minimum_kv_bytes=blocks.minimum_pool_bytes if blocks and bytes_known else None,
         weights_bytes=_weights_bytes(model, target, len(reading.ranks), device_bytes)
         if bytes_known
@@ -162,7 +176,10 @@ def _ranks_known(
 
 
 def _weights_bytes(
-    model: Model | SourceError | None, target: Target, rank_count: int, device_bytes: Mapping[str, int | None]
+    model: Model | GgufModel | SourceError | None,
+    target: Target,
+    rank_count: int,
+    device_bytes: Mapping[str, int | None],
 ) -> int | None:
     """Return a server's weights on each of its devices: exact where one device holds a whole checkpoint."""
     if not isinstance(model, Model) or model.weights is None or len(device_bytes) != rank_count:
@@ -178,7 +195,7 @@ def _weights_bytes(
 def _model_outcome(
     target: Target,
     server: ServerState | None,
-    result: BlockPlan | Model | SourceError | None,
+    result: BlockPlan | LlamaPool | Model | GgufModel | SourceError | None,
     *,
     pool_known: bool | None,
 ) -> Outcome:
@@ -218,7 +235,9 @@ def _device(
         by_server=by_server,
         nobodys_bytes=sum(known) if certain else None,
         kv_bytes={
-            server.target.name: kv for server in servers if (kv := _kv_bytes(server, device.uuid)) is not None
+            server.target.name: server.pool_bytes
+            for server in servers
+            if server.pool_bytes is not None and device.uuid in server.device_bytes
         },
         weights_bytes={
             server.target.name: server.weights_bytes
@@ -257,16 +276,17 @@ def _some_owner_unknown(inputs: Inputs) -> bool:
     return any(outcome.reason is not None for outcome in inputs.processes.outcomes)
 
 
-def _kv_bytes(server: ServerState, device: str) -> int | None:
-    """Return the bytes that a server's pool takes on one device, null block included."""
-    if server.reading is None or server.bytes_per_block is None or device not in server.device_bytes:
-        return None
-    blocks = {rank.num_blocks for rank in server.reading.ranks}
-    count = blocks.pop()
-    devices, ranks = len(server.device_bytes), len(server.reading.ranks)
-    if blocks or count is None or devices % ranks:
+def _pool_bytes(
+    blocks: BlockPlan | None, slots: LlamaPool | None, reading: EngineReading, device_count: int
+) -> int | None:
+    """Return the bytes that a server's pool takes on each of its devices, null block included."""
+    if slots is not None:
+        return None if slots.host_bytes is None else slots.total_bytes - slots.host_bytes
+    counts = {rank.num_blocks for rank in reading.ranks}
+    count = counts.pop()
+    if blocks is None or counts or count is None or device_count % len(reading.ranks):
         return None  # unequal ranks, or ranks that share a device
-    return count * server.bytes_per_block
+    return count * blocks.bytes_per_block
 
 
 def _device_bytes(

@@ -138,7 +138,11 @@ KV_CAPACITY_TOKENS = _gauge(
 KV_FREE_TOKENS = _gauge(
     "kv_free_tokens", _RANK, "Tokens that full-length requests can hold in the free part."
 )
-KV_CAPACITY_BYTES = _gauge("kv_capacity_bytes", _RANK, "Bytes of the usable pool on each device of the rank.")
+KV_CAPACITY_BYTES = _gauge(
+    "kv_capacity_bytes",
+    _RANK,
+    "Bytes of the usable pool on each device of the rank; of a llama-server, its whole pool.",
+)
 KV_BYTES_PER_TOKEN = _gauge(
     "kv_bytes_per_token", _RANK, "Bytes of pool that a full-length request holds, divided by its tokens."
 )

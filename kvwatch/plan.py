@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvwatch.cost.llamacpp import LlamaOptions, LlamaOptionsError, allocate
 from kvwatch.cost.spec import ModelSpecError
 from kvwatch.cost.vllm import MissingOptionError, OptionError, VllmOptions, plan_blocks
+from kvwatch.flags.launch import Origin
 from kvwatch.readings import Reason, SourceError
 from kvwatch.snapshot import KvGroup
 
 if TYPE_CHECKING:
+    from kvwatch.cost.llamacpp import LlamaModel, LlamaPool
     from kvwatch.cost.spec import ModelSpec
     from kvwatch.cost.vllm import BlockPlan
     from kvwatch.cost.weights import WeightBytes
+    from kvwatch.flags.launch import Launch
     from kvwatch.readings import EngineReading
     from kvwatch.target import Target
 
@@ -26,6 +30,52 @@ class Model:
     hash: str
     weights: WeightBytes | None = None
     """Of the checkpoint beside it, where its files settle them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufModel:
+    """A llama-server's model file; `hash` is of the first part of its header."""
+
+    llama: LlamaModel
+    hash: str
+
+
+# What decides the bytes of a llama-server's pool beside its slots; unknown, one of them makes all unknown.
+_DECIDING = ("cache_type_k", "cache_type_v", "swa_full", "no_kv_offload", "draft_model", "kv_unified")
+
+
+def plan_slots(model: GgufModel, launch: Launch | None, reading: EngineReading) -> LlamaPool | SourceError:
+    """Return what a llama-server allocated, from its model file and its command line.
+
+    The context is that of its slots, whatever `--fit` made of it.
+    """
+    pool = reading.ranks[0].slots
+    if launch is None or pool is None:
+        return SourceError(Reason.NOT_SUPPORTED, "the server's command line is not seen")
+    unknown = [name for name in _DECIDING if launch.origin(name) is Origin.UNKNOWN]
+    if unknown:
+        return SourceError(Reason.MISSING_FIELD, f"the command line does not settle {', '.join(unknown)}")
+    if launch.draft_model is not None or launch.kv_unified_per_slot:
+        return SourceError(Reason.NOT_SUPPORTED, "draft models and per-slot caps are not reckoned here")
+    try:
+        return allocate(
+            model.llama,
+            LlamaOptions(
+                ctx_size=pool.slot_limit_tokens * (1 if launch.kv_unified else pool.total_slots),
+                parallel=pool.total_slots,
+                kv_unified=launch.kv_unified is True,
+                cache_type_k=launch.cache_type_k or "f16",
+                cache_type_v=launch.cache_type_v or "f16",
+                batch_size=launch.batch_size or 2048,
+                ubatch_size=launch.ubatch_size or 512,
+                swa_full=launch.swa_full is True,
+                kv_offload=not launch.no_kv_offload,
+                n_gpu_layers=launch.n_gpu_layers,
+                gpu=launch.device != "none",
+            ),
+        )
+    except LlamaOptionsError as error:
+        return SourceError(Reason.NOT_SUPPORTED, str(error))
 
 
 def plan_server(

@@ -107,6 +107,7 @@ class Poller:
                 targets=tuple(complete(target, local.launches.get(target.name)) for target in targets),
                 engines={name: visit.reading for name, visit in visits.items() if visit.reading},
                 models=local.models,
+                launches=local.launches,
                 devices=nvml.devices,
                 processes=processes,
                 typical=_typical_lengths(progress),

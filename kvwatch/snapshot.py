@@ -111,6 +111,8 @@ class ServerState:
     pin_bytes: int | None = None
     groups: tuple[KvGroup, ...] = ()
     bytes_per_block: int | None = None
+    pool_bytes: int | None = None
+    """Of the whole pool, null block included, on each device."""
     weights_bytes: int | None = None
     """On each device, where the checkpoint settles them."""
     minimum_kv_bytes: int | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cost_llamacpp.files import PLAIN, write_gguf
 from tests.daemon import config, reason, running, value
 from tests.replay import CAPTURES
 
@@ -146,3 +147,45 @@ async def test_a_llama_server_without_np_shares_one_pool(tmp_path: Path) -> None
             )
             assert value(series, "full_length_requests_fit_now", server="s") == 1
             assert value(series, "worst_case_demand_ratio", server="s") == 4
+
+
+async def test_a_llama_servers_bytes_come_from_its_gguf_and_its_flags(tmp_path: Path) -> None:
+    """8 layers x 2 heads x (64 + 64) x 2 bytes a token, for 4 slots of 2,048; in q8_0, 34 bytes for 64."""
+    write_gguf(tmp_path / "slow.gguf", "llama", PLAIN)
+    captures = CAPTURES / "llamacpp"
+    pages = {
+        "/props": captures / "b11434-split-idle.props.json",
+        "/metrics": captures / "b11434-split-idle.metrics",
+    }
+    arguments = ("-m", "slow.gguf", "-c", "8192", "-np", "4", "--metrics")
+    with engine(tmp_path, "llama-server", pages, *arguments) as url:
+        async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
+            series = await daemon.until(
+                lambda series: value(series, "kv_bytes_per_token", server="s") is not None
+            )
+            assert value(series, "kv_bytes_per_token", server="s") == 4096
+            assert value(series, "kv_capacity_bytes", server="s") == 32 << 20
+            assert reason(series, "model", "s") is None
+    with engine(tmp_path, "llama-server", pages, *arguments, "-ctk", "q8_0", "-ctv", "q8_0") as url:
+        async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
+            series = await daemon.until(
+                lambda series: value(series, "kv_bytes_per_token", server="s") is not None
+            )
+            assert value(series, "kv_bytes_per_token", server="s") == 4096 * 34 / 64
+
+
+async def test_a_draft_model_leaves_the_bytes_unknown(tmp_path: Path) -> None:
+    """Its cache would come on top; what is not reckoned is absent, with the reason."""
+    write_gguf(tmp_path / "slow.gguf", "llama", PLAIN)
+    captures = CAPTURES / "llamacpp"
+    pages = {
+        "/props": captures / "b11434-split-idle.props.json",
+        "/metrics": captures / "b11434-split-idle.metrics",
+    }
+    arguments = ("-m", "slow.gguf", "-c", "8192", "-np", "4", "-md", "draft.gguf")
+    with engine(tmp_path, "llama-server", pages, *arguments) as url:
+        async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
+            series = await daemon.until(lambda series: value(series, "requests_running", server="s") == 0)
+            assert reason(series, "model", "s") == "not_supported"
+            assert value(series, "kv_capacity_bytes", server="s") is None
+            assert value(series, "full_length_requests_fit_now", server="s") == 4

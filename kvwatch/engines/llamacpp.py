@@ -107,6 +107,7 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
         engine="llamacpp",
         ranks=(rank,),
         model=next((name for key in ("model_alias", "model_path") if (name := _text(props.get(key)))), None),
+        model_path=_text(props.get("model_path")),
         version=_text(props.get("build_info")),
         release=_release(props),
         full_length_tokens=rank.slots.slot_limit_tokens if rank.slots else limit,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kvwatch.plan import Model
+    from kvwatch.plan import GgufModel, Model
     from kvwatch.readings import NvmlReading, Page, ProcessTable
     from kvwatch.sources.local import LocalSource
     from kvwatch.sources.procfs import ServerAddress
@@ -37,10 +37,10 @@ class ProcessSource(Protocol):
 class ModelSource(Protocol):
     """Where model files are read: ModelFiles."""
 
-    def read(self, path: Path) -> Model:
+    def read(self, path: Path) -> Model | GgufModel:
         """Return the model; raise SourceError. Blocks."""
 
-    def find(self, name: str, pids: Sequence[int]) -> Model | None:
+    def find(self, name: str, pids: Sequence[int]) -> Model | GgufModel | None:
         """Return the model that a server's processes call `name`, or None; raise SourceError. Blocks."""
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kvwatch.flags.launch import Launch
-    from kvwatch.plan import Model
+    from kvwatch.plan import GgufModel, Model
     from kvwatch.readings import EngineReading
     from kvwatch.sources.contract import ModelSource, ProcessSource
     from kvwatch.sources.procfs import ServerAddress
@@ -31,7 +31,7 @@ class LocalReading:
 
     processes: ProcessTable = field(default_factory=ProcessTable)
     launches: Mapping[str, Launch] = field(default_factory=dict)
-    models: Mapping[str, Model | SourceError] = field(default_factory=dict)
+    models: Mapping[str, Model | GgufModel | SourceError] = field(default_factory=dict)
 
 
 class LocalSource:
@@ -91,7 +91,7 @@ class LocalSource:
 
     def _model(
         self, target: Target, reading: EngineReading | None, table: ProcessTable
-    ) -> Model | SourceError | None:
+    ) -> Model | GgufModel | SourceError | None:
         """Return the configured model, else the one that the server names, where its files are seen."""
         served = reading.model_path if reading else None
         try:

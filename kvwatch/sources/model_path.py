@@ -42,11 +42,30 @@ def find_model(name: str) -> FoundModel:
     if path.is_dir():
         path = _in_folder(path)
     with open_regular(path) as stream:
-        is_gguf = stream.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
-        stream.seek(0)
-        if is_gguf:
+        if is_gguf(stream):
             return FoundModel(path=path, gguf=read_gguf_header(stream))
         return FoundModel(path=path, config=read_config(path, stream.read(MAX_CONFIG_BYTES + 1)))
+
+
+def is_gguf(stream: BinaryIO) -> bool:
+    """Tell whether a file starts as a GGUF does; it is left at its start."""
+    magic = stream.read(len(_GGUF_MAGIC))
+    stream.seek(0)
+    return magic == _GGUF_MAGIC
+
+
+def served_file(name: str, pids: Sequence[int]) -> Path | None:
+    """Return the file that a server's processes call `name`, as they see it; None where it is not seen."""
+    for pid in pids:
+        file = _inside(pid, name)
+        if file.is_file():
+            return file
+    return None
+
+
+def _inside(pid: int, name: str) -> Path:
+    process = Path("/proc") / str(pid)
+    return process / "root" / name.lstrip("/") if name.startswith("/") else process / "cwd" / name
 
 
 def served_folder(name: str, pids: Sequence[int]) -> Path | None:
@@ -56,10 +75,8 @@ def served_folder(name: str, pids: Sequence[int]) -> Path | None:
     root's and of kvwatch's own home.
     """
     for pid in pids:
-        process = Path("/proc") / str(pid)
-        inside = process / "root" / name.lstrip("/") if name.startswith("/") else process / "cwd" / name
-        homes = [process / "root" / "root" / ".cache" / "huggingface" / "hub"]
-        for folder in (inside, *(_revision(home, name) for home in homes)):
+        home = Path("/proc") / str(pid) / "root" / "root" / ".cache" / "huggingface" / "hub"
+        for folder in (_inside(pid, name), _revision(home, name)):
             if folder is not None and (folder / "config.json").exists():
                 return folder
     own = None if name.startswith("/") else _revision(_cache(), name)
