@@ -106,14 +106,14 @@ def _server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> tupl
         return state, _model_outcome(target, None, model, pool_known=None)
     full_length = reading.full_length_tokens or target.full_length_tokens
     cache_dtype = _stated(reading.cache_dtype) or target.cache_dtype
+    start = engine_start_blocks(reading.ranks[0])
     plan: BlockPlan | LlamaPool | SourceError | None
     if isinstance(model, GgufModel):
         plan = plan_slots(model, inputs.launches.get(target.name), reading)
     else:
-        plan = plan_server(model, target, reading, full_length, cache_dtype)
+        plan = plan_server(model, target, reading, full_length, cache_dtype, start)
     blocks = plan if isinstance(plan, BlockPlan) else None
     slots = plan if isinstance(plan, LlamaPool) else None
-    start = engine_start_blocks(reading.ranks[0])
     bytes_known = (
         len(device_bytes) <= 1
         if slots

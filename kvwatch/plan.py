@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvwatch.cost.llamacpp import LlamaOptions, LlamaOptionsError, allocate
@@ -39,6 +39,10 @@ class GgufModel:
     llama: LlamaModel
     hash: str
 
+
+_BATCH = "max_num_batched_tokens"
+# vLLM's defaults by card and use (engine/arg_utils.py, 0.8.5 to 0.32), and what people set.
+_USUAL_BATCHES = (2048, 8192, 16384, 512, 1024, 4096, 32768, 65536)
 
 # What decides the bytes of a llama-server's pool beside its slots; unknown, one of them makes all unknown.
 _DECIDING = ("cache_type_k", "cache_type_v", "swa_full", "no_kv_offload", "draft_model", "kv_unified")
@@ -84,41 +88,62 @@ def plan_server(
     reading: EngineReading,
     full_length: int | None,
     cache_dtype: str | None,
+    start_blocks: int | None,
 ) -> BlockPlan | SourceError | None:
-    """Plan the server's pool from its model file; return the reason where that cannot be done."""
+    """Plan the server's pool from its model file; return the reason where that cannot be done.
+
+    `start_blocks` is A_start as the engine states it, None where it does not.
+    """
     if model is None or isinstance(model, SourceError):
         return model
     rank = reading.ranks[0]
     if reading.cost_rules != "vllm":
         detail = f"no rules are known by which {reading.engine} allocates a config.json's model"
         return SourceError(Reason.NOT_SUPPORTED, detail)
+    options = VllmOptions(
+        engine_version=reading.release,
+        cache_dtype=cache_dtype or "auto",
+        tensor_parallel=target.tensor_parallel or 1,
+        pipeline_parallel=target.pipeline_parallel or 1,
+        block_size=rank.block_size,
+        max_model_len=full_length,
+        max_num_batched_tokens=target.max_num_batched_tokens,
+        max_num_seqs=target.request_limit,
+        decode_context_parallel=target.decode_context_parallel or 1,
+        hybrid_manager=target.hybrid_manager is not False,
+        async_scheduling=target.async_scheduling is not False,
+        prefix_caching=False not in (reading.prefix_caching, target.prefix_caching),
+        mamba_cache_mode=reading.recurrent_cache_mode,
+    )
     try:
-        plan = plan_blocks(
-            model.spec,
-            VllmOptions(
-                engine_version=reading.release,
-                cache_dtype=cache_dtype or "auto",
-                tensor_parallel=target.tensor_parallel or 1,
-                pipeline_parallel=target.pipeline_parallel or 1,
-                block_size=rank.block_size,
-                max_model_len=full_length,
-                max_num_batched_tokens=target.max_num_batched_tokens,
-                max_num_seqs=target.request_limit,
-                decode_context_parallel=target.decode_context_parallel or 1,
-                hybrid_manager=target.hybrid_manager is not False,
-                async_scheduling=target.async_scheduling is not False,
-                prefix_caching=False not in (reading.prefix_caching, target.prefix_caching),
-                mamba_cache_mode=reading.recurrent_cache_mode,
-            ),
-        )
-        # Costs that need an option which nobody stated say so only when they are asked for.
-        _ = plan.start_blocks, plan.admission_blocks(1)
+        return _plan(model.spec, options)
     except ModelSpecError as error:
         return SourceError(error.reason, str(error))
+    except MissingOptionError as error:
+        proved = _plan_by_start(model.spec, options, start_blocks) if error.option == _BATCH else None
+        return proved or SourceError(Reason.MISSING_FIELD, str(error))
     except OptionError as error:
-        missing = isinstance(error, MissingOptionError)
-        return SourceError(Reason.MISSING_FIELD if missing else Reason.NOT_SUPPORTED, str(error))
+        return SourceError(Reason.NOT_SUPPORTED, str(error))
+
+
+def _plan(spec: ModelSpec, options: VllmOptions) -> BlockPlan:
+    plan = plan_blocks(spec, options)
+    # Costs that need an option which nobody stated say so only when they are asked for.
+    _ = plan.start_blocks, plan.admission_blocks(1)
     return plan
+
+
+def _plan_by_start(spec: ModelSpec, options: VllmOptions, start_blocks: int | None) -> BlockPlan | None:
+    """Return the plan whose batch gives the engine's own A_start; None where none of the usual does.
+
+    No group's charge falls when the batch grows, so two batches of equal A_start charge each group alike:
+    whichever is found, A and R are the engine's.
+    """
+    for batch in _USUAL_BATCHES:
+        plan = _plan(spec, replace(options, max_num_batched_tokens=batch))
+        if plan.start_blocks == start_blocks:
+            return plan
+    return None
 
 
 def groups_of(plan: BlockPlan) -> tuple[KvGroup, ...]:

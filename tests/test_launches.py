@@ -13,7 +13,7 @@ import pytest
 
 from tests.cost_llamacpp.files import PLAIN, write_gguf
 from tests.daemon import config, reason, running, value
-from tests.replay import CAPTURES
+from tests.replay import CAPTURES, Answer, replaying, vllm_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,12 +98,30 @@ async def test_a_hybrid_vllm_needs_nothing_but_its_url(tmp_path: Path) -> None:
             assert value(series, "kv_model_error_ratio", server="s") == 0
 
 
-async def test_without_the_batch_a_hybrids_windows_stay_unknown(tmp_path: Path) -> None:
-    """Its default depends on the card: the fits stay lower bounds, and a reason names what is missing."""
+async def test_the_batch_that_nobody_states_is_proved_by_the_engines_own_charge(tmp_path: Path) -> None:
+    """Of the usual batches one gives the engine's 389 blocks: the windows are known, ten are held."""
     with vllm(tmp_path, "hybrid") as url:
         async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
+            series = await daemon.until(lambda series: value(series, "fit_basis", basis="resident") == 1)
+            assert value(series, "full_length_requests_resident_limit", server="s") == 10
+            assert value(series, "kv_model_error_ratio", server="s") == 0
+            assert reason(series, "model", "s") is None
+
+
+async def test_a_charge_that_no_usual_batch_gives_leaves_the_windows_unknown(tmp_path: Path) -> None:
+    """An engine that charges 200 blocks was told otherwise: lower bounds, and the missing flag is named."""
+    (tmp_path / "config.json").write_bytes((CAPTURES / "vllm" / "tiny-gemma3-config.json").read_bytes())
+    page = CAPTURES / "vllm" / "0.32.0-hybrid-ten-running.metrics"
+    text = page.read_text().replace("2.3136246786632393", "4.5")
+    pages = {"/metrics": Answer(text.encode())}
+    for path in ("/v1/models", "/version"):
+        pages[path] = vllm_pages("hybrid-idle")[path]
+    model = tmp_path / "config.json"
+    async with replaying(pages) as replay:
+        text = f"servers: [{{name: s, url: '{replay.url}', model_config: '{model}'}}]"
+        async with running(config(text)) as daemon:
             series = await daemon.until(lambda series: value(series, "fit_basis", basis="admission") == 1)
-            assert value(series, "full_length_requests_resident_limit", server="s") == 2
+            assert value(series, "full_length_requests_resident_limit", server="s") == 899 // 200
             assert reason(series, "model", "s") == "missing_field"
 
 
