@@ -45,7 +45,18 @@ _BATCH = "max_num_batched_tokens"
 _USUAL_BATCHES = (2048, 8192, 16384, 512, 1024, 4096, 32768, 65536)
 
 # What decides the bytes of a llama-server's pool beside its slots; unknown, one of them makes all unknown.
-_DECIDING = ("cache_type_k", "cache_type_v", "swa_full", "no_kv_offload", "draft_model", "kv_unified")
+_DECIDING = (
+    "cache_type_k",
+    "cache_type_v",
+    "batch_size",
+    "ubatch_size",
+    "swa_full",
+    "no_kv_offload",
+    "kv_unified",
+    "kv_unified_per_slot",
+    "draft_model",
+)
+_TAKEN_OVER = ("cache_type_k", "cache_type_v", "batch_size", "ubatch_size")
 
 
 def plan_slots(model: GgufModel, launch: Launch | None, reading: EngineReading) -> LlamaPool | SourceError:
@@ -56,7 +67,7 @@ def plan_slots(model: GgufModel, launch: Launch | None, reading: EngineReading) 
     pool = reading.ranks[0].slots
     if launch is None or pool is None:
         return SourceError(Reason.NOT_SUPPORTED, "the server's command line is not seen")
-    unknown = [name for name in _DECIDING if launch.origin(name) is Origin.UNKNOWN]
+    unknown = [name for name in _DECIDING if not _settled(launch, name)]
     if unknown:
         return SourceError(Reason.MISSING_FIELD, f"the command line does not settle {', '.join(unknown)}")
     if launch.draft_model is not None or launch.kv_unified_per_slot:
@@ -68,10 +79,7 @@ def plan_slots(model: GgufModel, launch: Launch | None, reading: EngineReading) 
                 ctx_size=pool.slot_limit_tokens * (1 if launch.kv_unified else pool.total_slots),
                 parallel=pool.total_slots,
                 kv_unified=launch.kv_unified is True,
-                cache_type_k=launch.cache_type_k or "f16",
-                cache_type_v=launch.cache_type_v or "f16",
-                batch_size=launch.batch_size or 2048,
-                ubatch_size=launch.ubatch_size or 512,
+                **{name: getattr(launch, name) for name in _TAKEN_OVER},
                 swa_full=launch.swa_full is True,
                 kv_offload=not launch.no_kv_offload,
                 n_gpu_layers=launch.n_gpu_layers,
@@ -80,6 +88,11 @@ def plan_slots(model: GgufModel, launch: Launch | None, reading: EngineReading) 
         )
     except LlamaOptionsError as error:
         return SourceError(Reason.NOT_SUPPORTED, str(error))
+
+
+def _settled(launch: Launch, name: str) -> bool:
+    """Tell whether a setting is known: a value, or off by default. Given but unreadable is not."""
+    return getattr(launch, name) is not None or launch.origin(name) is Origin.DEFAULT
 
 
 def plan_server(
