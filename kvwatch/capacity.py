@@ -118,7 +118,7 @@ def _block_state(reading: RankReading, facts: Facts, load: Load, typical: Typica
         if facts.asleep
         else fit_blocks(usable=usable, free=free, admission=admission, resident=resident, load=load),
         worst_case_ratio=None if load.request_limit is None else load.request_limit * resident / usable,
-        ceiling=_ceiling(reading, facts, full),
+        ceiling=_ceiling(reading.num_blocks, cost, full),
         typical=_typical(cost, usable, free, load, typical, facts),
     )
     plan_holds = facts.plan is not None and start in (None, facts.plan.start_blocks)
@@ -132,12 +132,9 @@ def _block_state(reading: RankReading, facts: Facts, load: Load, typical: Typica
     return state
 
 
-def _ceiling(reading: RankReading, facts: Facts, full: int) -> int | None:
+def _ceiling(num_blocks: int, cost: RequestCost | None, full: int) -> int | None:
     """Divide tokens by tokens, as textbooks do; it needs a model whose every token costs the same."""
-    cost, _ = _cost(reading, facts)
-    if not isinstance(cost, UniformCost) or reading.num_blocks is None:
-        return None
-    return reading.num_blocks * cost.block_size // full
+    return num_blocks * cost.block_size // full if isinstance(cost, UniformCost) else None
 
 
 def _typical(

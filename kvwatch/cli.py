@@ -135,8 +135,10 @@ def _serve(config: Config, *, load: Callable[[], Config] | None, devices: Device
 
 
 def _announce(host: str, port: int) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    print(f"kvwatch {__version__} listens on http://{shown}:{port}/", file=sys.stderr, flush=True)
+    from kvwatch.config import Listen  # noqa: PLC0415
+
+    address = Listen(host=host, port=port)
+    print(f"kvwatch {__version__} listens on http://{address}/", file=sys.stderr, flush=True)
 
 
 def _loader(options: argparse.Namespace) -> Callable[[], Config]:

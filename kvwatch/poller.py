@@ -12,7 +12,7 @@ from kvwatch.completion import complete
 from kvwatch.health import Health
 from kvwatch.join import Inputs, Joined, join
 from kvwatch.progress import Progress
-from kvwatch.readings import NvmlReading, Outcome, ProcessTable, Reason, Source, SourceError
+from kvwatch.readings import EngineReading, NvmlReading, Outcome, ProcessTable, Reason, Source, SourceError
 from kvwatch.snapshot import Snapshot
 from kvwatch.sources.local import LocalReading
 from kvwatch.sources.procfs import ServerAddress
@@ -87,7 +87,8 @@ class Poller:
         watch = self._watch
         targets = watch.targets
         nvml, visits = await asyncio.gather(self._poll_devices(), self._visit_all(targets))
-        local = await self._read_local(nvml, targets, visits)
+        readings = {name: visit.reading for name, visit in visits.items() if visit.reading}
+        local = await self._read_local(nvml, targets, visits, readings)
         processes = local.processes
         if self._sources.host_pids:
             nvml, processes = _in_namespace(
@@ -105,7 +106,7 @@ class Poller:
         joined = _join_safely(
             Inputs(
                 targets=tuple(complete(target, local.launches.get(target.name)) for target in targets),
-                engines={name: visit.reading for name, visit in visits.items() if visit.reading},
+                engines=readings,
                 models=local.models,
                 launches=local.launches,
                 devices=nvml.devices,
@@ -175,7 +176,11 @@ class Poller:
         return by_name
 
     async def _read_local(
-        self, nvml: NvmlReading, targets: Sequence[Target], visits: Mapping[str, Visit]
+        self,
+        nvml: NvmlReading,
+        targets: Sequence[Target],
+        visits: Mapping[str, Visit],
+        readings: Mapping[str, EngineReading],
     ) -> LocalReading:
         """Read /proc, command lines and model files in one blocking call beside the event loop."""
         pids = sorted({process.pid for device in nvml.devices for process in device.processes})
@@ -185,7 +190,6 @@ class Poller:
             # Where nobody answers nobody listens; looked for anew, a server is found as soon as it is back.
             if target.pid is not None or visits[target.name].outcome.reason is not Reason.UNREACHABLE
         ]
-        readings = {name: visit.reading for name, visit in visits.items() if visit.reading}
         try:
             return await self._sources.blocking.run(
                 lambda: self._sources.local.read(pids, addresses, targets, readings),

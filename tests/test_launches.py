@@ -74,6 +74,16 @@ def vllm(folder: Path, kind: str, *arguments: str) -> contextlib.AbstractContext
     return engine(folder, "vllm", pages, "serve", f"./{name}", *arguments)
 
 
+def llama_server(folder: Path, mode: str, *arguments: str) -> contextlib.AbstractContextManager[str]:
+    """Run an idle llama-server stand-in of model slow.gguf."""
+    captures = CAPTURES / "llamacpp"
+    pages = {
+        "/props": captures / f"b11434-{mode}-idle.props.json",
+        "/metrics": captures / f"b11434-{mode}-idle.metrics",
+    }
+    return engine(folder, "llama-server", pages, "-m", "slow.gguf", *arguments, "--metrics")
+
+
 async def test_a_uniform_vllm_needs_nothing_but_its_url(tmp_path: Path) -> None:
     """max_num_seqs caps the fits, tensor parallel 1 and the model's files give bytes."""
     with vllm(tmp_path, "uniform", "--max-num-seqs", "2") as url:
@@ -136,13 +146,8 @@ async def test_the_configuration_wins_over_the_command_line(tmp_path: Path) -> N
 
 async def test_a_llama_servers_pool_is_that_of_its_command_line(tmp_path: Path) -> None:
     """An explicit -np without -kvu splits the pool: idle slots are the answer, with nothing configured."""
-    captures = CAPTURES / "llamacpp"
-    pages = {
-        "/props": captures / "b11434-split-idle.props.json",
-        "/metrics": captures / "b11434-split-idle.metrics",
-    }
-    arguments = ("-m", "slow.gguf", "-c", "8192", "-np", "4", "--metrics")
-    with engine(tmp_path, "llama-server", pages, *arguments) as url:
+    arguments = ("-c", "8192", "-np", "4")
+    with llama_server(tmp_path, "split", *arguments) as url:
         async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
             series = await daemon.until(
                 lambda series: value(series, "full_length_requests_fit_now", server="s") is not None
@@ -153,12 +158,7 @@ async def test_a_llama_servers_pool_is_that_of_its_command_line(tmp_path: Path) 
 
 async def test_a_llama_server_without_np_shares_one_pool(tmp_path: Path) -> None:
     """Automatic slots share the whole -c: one full-length request, though four slots are idle."""
-    captures = CAPTURES / "llamacpp"
-    pages = {
-        "/props": captures / "b11434-unified-q8_0-idle.props.json",
-        "/metrics": captures / "b11434-unified-q8_0-idle.metrics",
-    }
-    with engine(tmp_path, "llama-server", pages, "-m", "slow.gguf", "-c", "4096", "--metrics") as url:
+    with llama_server(tmp_path, "unified-q8_0", "-c", "4096") as url:
         async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
             series = await daemon.until(
                 lambda series: value(series, "full_length_requests_fit_now", server="s") is not None
@@ -170,13 +170,8 @@ async def test_a_llama_server_without_np_shares_one_pool(tmp_path: Path) -> None
 async def test_a_llama_servers_bytes_come_from_its_gguf_and_its_flags(tmp_path: Path) -> None:
     """8 layers x 2 heads x (64 + 64) x 2 bytes a token, for 4 slots of 2,048; in q8_0, 34 bytes for 64."""
     write_gguf(tmp_path / "slow.gguf", "llama", PLAIN)
-    captures = CAPTURES / "llamacpp"
-    pages = {
-        "/props": captures / "b11434-split-idle.props.json",
-        "/metrics": captures / "b11434-split-idle.metrics",
-    }
-    arguments = ("-m", "slow.gguf", "-c", "8192", "-np", "4", "--metrics")
-    with engine(tmp_path, "llama-server", pages, *arguments) as url:
+    arguments = ("-c", "8192", "-np", "4")
+    with llama_server(tmp_path, "split", *arguments) as url:
         async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
             series = await daemon.until(
                 lambda series: value(series, "kv_bytes_per_token", server="s") is not None
@@ -184,7 +179,7 @@ async def test_a_llama_servers_bytes_come_from_its_gguf_and_its_flags(tmp_path: 
             assert value(series, "kv_bytes_per_token", server="s") == 4096
             assert value(series, "kv_capacity_bytes", server="s") == 32 << 20
             assert reason(series, "model", "s") is None
-    with engine(tmp_path, "llama-server", pages, *arguments, "-ctk", "q8_0", "-ctv", "q8_0") as url:
+    with llama_server(tmp_path, "split", *arguments, "-ctk", "q8_0", "-ctv", "q8_0") as url:
         async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
             series = await daemon.until(
                 lambda series: value(series, "kv_bytes_per_token", server="s") is not None
@@ -195,13 +190,8 @@ async def test_a_llama_servers_bytes_come_from_its_gguf_and_its_flags(tmp_path: 
 async def test_a_draft_model_leaves_the_bytes_unknown(tmp_path: Path) -> None:
     """Its cache would come on top; what is not reckoned is absent, with the reason."""
     write_gguf(tmp_path / "slow.gguf", "llama", PLAIN)
-    captures = CAPTURES / "llamacpp"
-    pages = {
-        "/props": captures / "b11434-split-idle.props.json",
-        "/metrics": captures / "b11434-split-idle.metrics",
-    }
-    arguments = ("-m", "slow.gguf", "-c", "8192", "-np", "4", "-md", "draft.gguf")
-    with engine(tmp_path, "llama-server", pages, *arguments) as url:
+    arguments = ("-c", "8192", "-np", "4", "-md", "draft.gguf")
+    with llama_server(tmp_path, "split", *arguments) as url:
         async with running(config(f"servers: [{{name: s, url: '{url}'}}]")) as daemon:
             series = await daemon.until(lambda series: value(series, "requests_running", server="s") == 0)
             assert reason(series, "model", "s") == "not_supported"

@@ -19,8 +19,6 @@ from kvwatch.cost.llamacpp_rules import (
     Window,
 )
 
-SOURCE_BUILD = 11434
-
 _PLAIN = """
 apertus arcee arctic baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm codeshell cogvlm
 command-r dbrx deci deepseek deepseek2-ocr dots1 ernie4_5 ernie4_5-moe exaone falcon gemma glm4 glm4moe

@@ -38,10 +38,6 @@ class Keys:
             raise self.refuse(key, "a number or an array of one number a layer is expected")
         return self._header.metadata.get(full)
 
-    def has(self, key: str) -> bool:
-        """Return whether the file has the key."""
-        return self._raw(key) is not None
-
     def optional(self, key: str) -> int | None:
         """Return an unsigned 32-bit number, None where the key is missing."""
         value = self._raw(key)

@@ -237,16 +237,6 @@ def _other_heads(fields: Fields, heads: Heads) -> Heads:
     )
 
 
-def read_head_lists(fields: Fields) -> Reading:
-    """Read OpenELM and Laguna-like models: heads stand in lists, one entry for each layer."""
-    count = hidden_layers(fields)
-    kv_heads = fields.listed(count, "num_kv_heads", "num_key_value_heads")
-    query = max(int(heads) for heads in fields.listed(count, "num_query_heads", "num_attention_heads"))
-    width = fields.integer("head_dim")
-    layers = [attention_layer(index, make_heads(query, int(kv), width)) for index, kv in enumerate(kv_heads)]
-    return Reading(layers=tuple(layers), hidden_layers=count, attention_heads=query)
-
-
 def read_variable_heads(fields: Fields) -> Reading:
     """Read DeciLM / Nemotron-NAS: `block_configs` gives each layer its head groups or no attention.
 

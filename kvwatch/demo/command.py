@@ -6,16 +6,12 @@ import asyncio
 import contextlib
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 from kvwatch.app import Daemon, Devices
-from kvwatch.config import Config, Server, default_config
+from kvwatch.config import Config, Listen, Server, default_config
 from kvwatch.demo.day import DEFAULT_SPEED, HOUR, OPENING
 from kvwatch.demo.fleet import Fleet, FleetError
 from kvwatch.logs import set_up_logging
-
-if TYPE_CHECKING:
-    from kvwatch.config_values import Listen
 
 _INTERVAL_SECONDS = 1.0
 _TYPICAL_HOURS = 1.5
@@ -86,7 +82,5 @@ async def _tell(fleet: Fleet) -> None:
 
 
 def _announce(host: str, port: int) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    print(
-        f"kvwatch demo: http://{shown}:{port}/ and http://{shown}:{port}/metrics", file=sys.stderr, flush=True
-    )
+    url = f"http://{Listen(host=host, port=port)}/"
+    print(f"kvwatch demo: {url} and {url}metrics", file=sys.stderr, flush=True)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kvwatch.sources.procfs import ServerAddress
     from kvwatch.target import Target
 
-_RECOGNISERS = {"vllm": vllm.recognises, "llamacpp": llamacpp.recognises}
 _PARSERS: Mapping[str, Callable[..., Launch]] = {"vllm": vllm.parse, "llamacpp": llamacpp.parse}
 
 
@@ -103,19 +102,19 @@ class LocalSource:
 
 
 def _read_launch(pid: int, reading: EngineReading) -> Launch | None:
-    if reading.engine not in _PARSERS:
+    parse = _PARSERS.get(reading.engine)
+    if parse is None:
         return None
     try:
-        command = read_command(pid)
+        return parse(
+            read_command(pid),
+            version=reading.release,
+            config_text=lambda path: _config_text(pid, path),
+        )
     except SourceError:
         return None  # the configuration can say what the command line would have
-    if not _RECOGNISERS[reading.engine](command):
-        return None
-    return _PARSERS[reading.engine](
-        command,
-        version=reading.release,
-        config_text=lambda path: _config_text(pid, path),
-    )
+    except ValueError:
+        return None  # it is no server's command
 
 
 def _config_text(pid: int, path: str) -> str:
