@@ -1,11 +1,18 @@
-"""What several test files share: a replay of captured pages, and the daemon on a port of its own."""
+"""What several test files share: options, the event loop, a machine with the stand-in driver."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.nvml_standin.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,6 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def anyio_backend() -> str:
     """Run asynchronous tests on asyncio, as the daemon does."""
     return "asyncio"
+
+
+@pytest.fixture
+async def machine(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Machine]:
+    """Return a machine with the stand-in driver, whose NVML sources are closed at the end."""
+    machine = Machine(tmp_path)
+    yield machine
+    await machine.close()
 
 
 @pytest.fixture

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from kvwatch.readings import Reason
 from tests.nvml_standin.machine import GIB, THREE_GPUS, UUIDS, Machine, device, outcome, reason, used
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
 pytestmark = pytest.mark.anyio
 ONE_GPU = "gpu 0 total=80GiB reserved=1GiB used=30GiB\n"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the daemon does."""
-    return "asyncio"
-
-
-@pytest.fixture
-async def machine(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Machine]:
-    """Return a machine whose sources are closed at the end."""
-    machine = Machine(tmp_path)
-    yield machine
-    await machine.close()
 
 
 async def test_several_devices(machine: Machine) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,25 +29,8 @@ from tests.nvml_standin.machine import (
     without_effect,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 pytestmark = pytest.mark.anyio
 HANG = "delay nvmlDeviceGetCount_v2 ms=forever\n"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the daemon does."""
-    return "asyncio"
-
-
-@pytest.fixture
-async def machine(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Machine]:
-    """Return a machine whose sources are closed at the end."""
-    machine = Machine(tmp_path)
-    yield machine
-    await machine.close()
 
 
 def descriptors(pid: int) -> dict[str, str]:

@@ -28,29 +28,12 @@ from tests.nvml_standin.machine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from kvwatch.readings import NvmlReading
     from kvwatch.sources.nvml import NvmlSource
 
 pytestmark = pytest.mark.anyio
 DEADLINE = 0.4
 HANG_1 = "delay nvmlDeviceGetComputeRunningProcesses_v3 ms=forever gpu=1\n"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio, as the daemon does."""
-    return "asyncio"
-
-
-@pytest.fixture
-async def machine(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Machine]:
-    """Return a machine whose sources are closed at the end."""
-    machine = Machine(tmp_path)
-    yield machine
-    await machine.close()
 
 
 def reasons(reading: NvmlReading) -> list[Reason | None]:
