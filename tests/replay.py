@@ -85,6 +85,16 @@ def vllm_pages(state: str) -> dict[str, Answer]:
     }
 
 
+def vllm_scene(state: str, models: str) -> dict[str, Answer]:
+    """Return the pages of a captured vLLM whose /v1/models has a file of its own."""
+    folder = CAPTURES / "vllm"
+    return {
+        **vllm_pages("idle"),
+        "/metrics": Answer((folder / f"0.32.0-{state}.metrics").read_bytes()),
+        "/v1/models": Answer((folder / f"0.32.0-{models}.models.json").read_bytes()),
+    }
+
+
 def llamacpp_pages(mode: str, state: str) -> dict[str, Answer]:
     """Return the pages of a captured llama-server b11434 in a state."""
     folder = CAPTURES / "llamacpp"

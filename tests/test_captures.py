@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.daemon import config, reason, running, value
-from tests.replay import Answer, edited, llamacpp_pages, replaying, vllm_pages
+from tests.replay import Answer, edited, llamacpp_pages, replaying, vllm_pages, vllm_scene
 
 pytestmark = pytest.mark.anyio
 
@@ -41,6 +41,10 @@ TABLE = {
     "vllm draining": (vllm_pages("draining"), "", row(99, 48, 3, 1, 0, -1)),
     "vllm preempted, not yet counted": (
         vllm_pages("preempted-not-yet-counted"), "", row(99, 4, 3, 0, 0, -21)),
+    "vllm, an adapter's two requests and the model's one": (
+        vllm_scene("lora-running", "lora"), "", row(99, 63, 3, 1, 0, 0)),
+    "vllm, one waits for its grammar": (
+        vllm_scene("grammar-one-deferred", "grammar"), "", row(99, 99, 3, 3, 2, 2)),
     "vllm hybrid idle, model unknown": (
         vllm_pages("hybrid-idle"), "", Expected(2, 2, 2, 2, 2, 899, 899, "admission")),
     "vllm hybrid ten running, model unknown": (

@@ -9,19 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.daemon import config, running
-from tests.replay import CAPTURES, Answer, llamacpp_pages, replaying, vllm_pages
+from tests.replay import Answer, llamacpp_pages, replaying, vllm_pages, vllm_scene
 
 pytestmark = pytest.mark.anyio
-
-
-def captured(state: str, models: str) -> dict[str, Answer]:
-    """Return the pages of a captured vLLM whose /v1/models has a file of its own."""
-    folder = CAPTURES / "vllm"
-    return {
-        **vllm_pages("idle"),
-        "/metrics": Answer((folder / f"0.32.0-{state}.metrics").read_bytes()),
-        "/v1/models": Answer((folder / f"0.32.0-{models}.models.json").read_bytes()),
-    }
 
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,7 +33,7 @@ CASES: dict[str, tuple[dict[str, Answer], str]] = {
     **{
         f"vllm-0.32.0-{state}": (pages, "request_limit: 16")
         for state, pages in (
-            (state, captured(state, models))
+            (state, vllm_scene(state, models))
             for state, models in (
                 ("data-parallel-2-idle", "data-parallel-2"),
                 ("data-parallel-2-six-running", "data-parallel-2"),
@@ -51,11 +41,13 @@ CASES: dict[str, tuple[dict[str, Answer], str]] = {
                 ("aliases-two-running", "aliases"),
                 ("prefix-shared-two-running", "prefix-shared"),
                 ("asleep-level-0-three-running", "paused"),
+                ("lora-running", "lora"),
+                ("grammar-one-deferred", "grammar"),
             )
         )
     },
     "vllm-0.32.0-slots-full": (
-        captured("slots-full-four-running-three-waiting", "slots-full"),
+        vllm_scene("slots-full-four-running-three-waiting", "slots-full"),
         "request_limit: 4",
     ),
     "vllm-0.32.0-draining-model-known": (

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import re
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -72,11 +74,11 @@ def paused(port: int) -> Iterator[str]:
         command(port, "/wake_up")
 
 
-def command(port: int, path: str) -> None:
-    """Post to a development endpoint."""
-    status, body = exchange(port, "POST", path, timeout=60)
+def command(port: int, path: str, body: object = None) -> None:
+    """Post to an endpoint that changes the server."""
+    status, answer = exchange(port, "POST", path, body, timeout=60)
     if status != http.client.OK:
-        raise SystemExit(f"{path} answers {status}: {body.decode(errors='replace')}")
+        raise SystemExit(f"{path} answers {status}: {answer.decode(errors='replace')}")
 
 
 def aliases(port: int) -> Iterator[str]:
@@ -98,6 +100,34 @@ def waiting(port: int) -> Iterator[str]:
         yield "slots-full-four-running-three-waiting"
 
 
+def adapter(port: int) -> Iterator[str]:
+    """Load a model and its LoRA adapter: one series for both, and a card each on /v1/models."""
+    make_adapter = Path(__file__).with_name("models.py")
+    python = engines.CACHE / "vllm" / "bin" / "python"
+    subprocess.run([python, make_adapter, "lora", ADAPTER], check=True)
+    command(port, "/v1/load_lora_adapter", {"lora_name": "tiny-tuned", "lora_path": str(ADAPTER)})
+    crowd = Crowd(port)
+    tuned = Crowd(port, model="tiny-tuned")
+    with loaded(port, 1, Shape(100, 600), crowd=crowd), loaded(port, 2, Shape(100, 600), crowd=tuned):
+        yield "lora-running"
+
+
+def grammar(port: int) -> Iterator[str]:
+    """Ask for an answer whose grammar takes long to compile: the request waits with reason deferred."""
+    crowd = Crowd(port, extra={"structured_outputs": {"regex": SLOW_REGEX}})
+    crowd.send(1, Shape(30, 20))
+    deadline = time.monotonic() + WATCH_TIMEOUT
+    while time.monotonic() < deadline:
+        _, body = exchange(port, "GET", "/metrics", timeout=WATCH_TIMEOUT)
+        if re.search(rb'reason="deferred"\} [1-9]', body):
+            break
+    yield "grammar-one-deferred"
+    crowd.outcomes()
+
+
+SLOW_REGEX = "(a|b|c|d|ef|gh|ij){1,4000}(x|y|zz){1,4000}"
+ADAPTER = engines.CACHE / "models" / "lora"
+
 SCENES = {
     "data-parallel-2": Scene(data_parallel, ("--data-parallel-size=2",)),
     "prefix-shared": Scene(shared_prefix),
@@ -105,6 +135,8 @@ SCENES = {
     "aliases": Scene(aliases, ("--served-model-name", "tiny-first", "tiny-second")),
     "api-servers-2": Scene(api_servers, ("--api-server-count=2",)),
     "slots-full": Scene(waiting, ("--max-num-seqs=4",)),
+    "lora": Scene(adapter, ("--enable-lora",), {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}),
+    "grammar": Scene(grammar),
 }
 
 
@@ -137,6 +169,7 @@ def save(port: int, scene: str, state: str | None) -> None:
 
 SHOWN = (
     "vllm:num_requests_",
+    "vllm:lora_requests_info",
     "vllm:kv_cache_usage_perc",
     "vllm:engine_sleep_state",
     "vllm:prefix_cache_queries_total",
@@ -157,9 +190,9 @@ def main() -> int:
     engines.start(scene.engine, arguments.port, list(scene.options), nice=NICE, variables=scene.variables)
     try:
         print(arguments.scene, dict(scene.variables), *scene.options)
-        save(arguments.port, arguments.scene, None)
         for state in scene.act(arguments.port):
             save(arguments.port, arguments.scene, state)
+        save(arguments.port, arguments.scene, None)
     finally:
         engines.stop(arguments.port)
     return 0

@@ -7,9 +7,10 @@ import re
 import time
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from load import WATCH_TIMEOUT, Answer, Target, ask, exchange, find_target
+from load import WATCH_TIMEOUT, Answer, ask, exchange, find_target
 
 MOST_SECONDS = 300.0
 GAP_SECONDS = 0.05
@@ -32,11 +33,16 @@ class Crowd:
 
     port: int
     seed: int = 1
+    model: str = ""
+    """Under another name than the server's first."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """More keys of each request."""
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(64))
     _sent: list[Future[Answer]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._target: Target = find_target(self.port)
+        target = find_target(self.port)
+        self._target = replace(target, model=self.model or target.model, extra=self.extra)
         self._random = random.Random(self.seed)  # noqa: S311 - no secret
 
     def send(self, count: int, shape: Shape, *, gap: float = GAP_SECONDS) -> None:

@@ -130,20 +130,25 @@ def prove_resident_limit(watched: Watched, crowd: Crowd, name: str, shape: Shape
 
 
 def prove_promise(
-    watched: Watched, crowd: Crowd, name: str, shape: Shape, *, first: int, at_usage: float
+    watched: Watched, crowd: Crowd, name: str, shape: Shape, *, first: int, at_usage: float, slowly: bool
 ) -> Verdict:
-    """Call in the promise while `first` run: it never exceeds what can be held, and is kept."""
+    """Call in the promise while `first` run: it never exceeds what can be held, and is kept.
+
+    Windows and states are promised for one prefill at a time (`slowly`); with full attention alone, prompts
+    may be read together, and the first request does not end meanwhile.
+    """
+    send = crowd.send_slowly if slowly else crowd.send
     for _ in range(ATTEMPTS):
         before = watched.idle()
         print(f"\n{first} requests of {shape} tokens, then as many as are promised")
         with watched.recording() as samples:
-            crowd.send_slowly(first, shape)
+            send(first, shape)
             reached = watched.until(
                 lambda sample: (sample["run"] == first and sample["usage"] >= at_usage) or crowd.done
             )
             promised = int(reached["sure"])
             if not crowd.done:
-                crowd.send_slowly(promised, shape)
+                send(promised, shape)
             outcomes = crowd.outcomes()
         course = Course(before, samples, outcomes)
         if course.together == first + promised or course.preempted or course.overpromised:

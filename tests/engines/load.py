@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Target:
     port: int
     model: str
     is_vllm: bool
+    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -66,7 +67,13 @@ class Target:
     def body(self, prompt: list[int], generate: int) -> dict[str, Any]:
         """Return a request for exactly so many tokens in this engine's words."""
         if self.is_vllm:
-            return {"model": self.model, "prompt": prompt, "max_tokens": generate, "ignore_eos": True}
+            return {
+                "model": self.model,
+                "prompt": prompt,
+                "max_tokens": generate,
+                "ignore_eos": True,
+                **self.extra,
+            }
         return {"prompt": prompt, "n_predict": generate, "ignore_eos": True, "cache_prompt": False}
 
 

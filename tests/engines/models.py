@@ -2,6 +2,7 @@
 
     python models.py uniform DIR      Llama, four layers, full attention      (vLLM's environment)
     python models.py hybrid DIR       Gemma 3, ten window and two full layers (vLLM's environment)
+    python models.py lora DIR         a LoRA adapter for the Llama            (vLLM's environment)
     python models.py gguf FILE        llama GGUF, eight layers, 50 MB         (llama-server's environment)
 
 The weights are random and the text they produce is noise; only the shapes matter. The tokenizers
@@ -13,6 +14,7 @@ that is already there is left alone, and one appears under its name only when it
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 from pathlib import Path
 
@@ -90,6 +92,26 @@ def make_hybrid(folder: Path) -> None:
     save_tokenizer(folder)
 
 
+def make_lora(folder: Path) -> None:
+    """Write a LoRA adapter of rank 8 for the query projections of the uniform model."""
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(SEED)
+    rank, width, layers = 8, 256, 4
+    folder.mkdir()
+    save_file(
+        {
+            f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{part}.weight": torch.randn(shape)
+            for layer in range(layers)
+            for part, shape in (("A", (rank, width)), ("B", (width, rank)))
+        },
+        folder / "adapter_model.safetensors",
+    )
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+
+
 def make_gguf(file: Path) -> None:
     """Write a llama GGUF, large enough that llama-server can be watched while it is busy."""
     import gguf
@@ -151,7 +173,7 @@ def make_gguf(file: Path) -> None:
     writer.close()
 
 
-MAKERS = {"uniform": make_uniform, "hybrid": make_hybrid, "gguf": make_gguf}
+MAKERS = {"uniform": make_uniform, "hybrid": make_hybrid, "lora": make_lora, "gguf": make_gguf}
 
 
 def make(kind: str, target: Path) -> bool:
