@@ -58,15 +58,16 @@ def prove_model(watched: Watched, name: str) -> Verdict:
     )
 
 
-def prove_fit_now(watched: Watched, crowd: Crowd, name: str, shape: Shape) -> list[Verdict]:
+def prove_fit_now(watched: Watched, crowd: Crowd, name: str, shape: Shape, *, slowly: bool) -> list[Verdict]:
     """Send `fit_now` requests to an empty pool: they run together untouched; one more waits or is preempted.
 
-    The number is promised for one prefill at a time, so each is sent when the one before has been read.
+    Windows and states are promised for one prefill at a time (`slowly`): each is sent when the one before
+    has been read.
     """
     before = watched.idle()
     count = int(before["now"])
     for _ in range(ATTEMPTS):
-        course = run(watched, crowd, count, shape, slowly=True)
+        course = run(watched, crowd, count, shape, slowly=slowly)
         if course.together == count or course.preempted or course.waited:
             break
     enough = judge(

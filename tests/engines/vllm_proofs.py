@@ -42,7 +42,7 @@ def prove_uniform(watched: Watched, crowd: Crowd) -> Iterator[Verdict]:
     full = Shape(24, 1000)
     yield prove_model(watched, "uniform")
     for shape in (full, Shape(512, 512), Shape(600, 424)):
-        yield from prove_fit_now(watched, crowd, "uniform", shape)
+        yield from prove_fit_now(watched, crowd, "uniform", shape, slowly=False)
     yield prove_promise(watched, crowd, "uniform", full, first=1, at_usage=0.05, slowly=False)
     yield prove_promise(watched, crowd, "uniform", full, first=2, at_usage=0.05, slowly=False)
     yield prove_promise(watched, crowd, "uniform", full, first=2, at_usage=0.25, slowly=False)
@@ -53,7 +53,7 @@ def prove_hybrid(watched: Watched, crowd: Crowd) -> Iterator[Verdict]:
     """Prove on windows: a request holds far less than the planner charges for it."""
     half = Shape(1040, 1000)
     yield prove_model(watched, "hybrid")
-    yield from prove_fit_now(watched, crowd, "hybrid", half)
+    yield from prove_fit_now(watched, crowd, "hybrid", half, slowly=True)
     yield from prove_resident_limit(watched, crowd, "hybrid", half)
     yield prove_promise(watched, crowd, "hybrid", half, first=3, at_usage=0.2, slowly=True)
     yield prove_promise(watched, crowd, "hybrid", half, first=7, at_usage=0.5, slowly=True)
