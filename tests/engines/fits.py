@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from watched import Sample, Watched
 
 MOST_ERROR_RATIO = 0.01
-ATTEMPTS = 8  # a fast engine may be done with the first request before the last one is in, or before it is seen
+ATTEMPTS = 8  # a fast engine may be done with the first request before the last is in, or before it is seen
 
 
 class Course:
