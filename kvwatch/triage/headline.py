@@ -1,0 +1,122 @@
+"""The one sentence that goes first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvwatch.triage.sentences import effect, number, size, times_of, tokens
+from kvwatch.triage.verdict import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvwatch.triage.comparison import Comparison
+    from kvwatch.triage.judgement import Judgement
+    from kvwatch.triage.moment import Moment
+    from kvwatch.triage.question import Record
+
+
+def headline_of(
+    record: Record, before: Moment, after: Moment, comparison: Comparison, judgement: Judgement
+) -> str:
+    """Return what happened, the factor first."""
+    cause = judgement.cause
+    if cause is Cause.NOT_ENOUGH_DATA:
+        return f"{record.server}: cannot tell. {_missing(record, before, after, comparison)}"
+    told = _WORDS[cause](before, after, comparison)
+    return f"{record.server}: {_capacity(before, after, comparison)}{told}"
+
+
+def _capacity(before: Moment, after: Moment, comparison: Comparison) -> str:
+    fits = before.typical_fit_empty, after.typical_fit_empty
+    if comparison.ratio is None:
+        return ""
+    if not comparison.capacity_moved:
+        return "room for typical requests is what it was. "
+    held = "" if None in fits else f" ({number(fits[0])} then, {number(fits[1])} now)"
+    return f"room for typical requests went {times_of(comparison.ratio)}{held}. "
+
+
+def _missing(record: Record, before: Moment, after: Moment, comparison: Comparison) -> str:
+    if after.sleeping:
+        return "The server sleeps."
+    if comparison.ratio is not None:
+        return (
+            f"Requests of the two windows differ ({effect(comparison.factors.log_ratio)} of room), but they"
+            " are so few or so unequal that chance alone may do that: compare longer windows."
+        )
+    few = [
+        name
+        for name, one in (("then", before), ("now", after))
+        if one.finished is None or one.finished < record.minimum_finished
+    ]
+    if few:
+        return f"Not enough traffic {' and '.join(few)} to say what a typical request is."
+    return "What a request of that length holds is not known: no model file and no uniform pool."
+
+
+def _lengths(name: str, noun: str) -> Callable[[Moment, Moment, Comparison], str]:
+    def tell(before: Moment, after: Moment, comparison: Comparison) -> str:
+        old, new = getattr(before, f"{name}_tokens"), getattr(after, f"{name}_tokens")
+        did = dict(comparison.factors.items())[f"{name}_length"]
+        return f"{noun} grew from {tokens(old)} to {tokens(new)} tokens ({effect(did)})."
+
+    return tell
+
+
+def _pool(why: str) -> Callable[[Moment, Moment, Comparison], str]:
+    def tell(before: Moment, after: Moment, comparison: Comparison) -> str:
+        sizes = f"from {before.usable_blocks:,} to {after.usable_blocks:,} blocks"
+        if comparison.unit == "bytes" and comparison.before and comparison.after:
+            sizes = f"from {size(comparison.before.pool)} to {size(comparison.after.pool)}"
+        return f"The pool shrank {sizes} ({effect(comparison.factors.pool)}): {why}."
+
+    return tell
+
+
+def _cost(why: str) -> Callable[[Moment, Moment, Comparison], str]:
+    return lambda _before, _after, comparison: (
+        f"A token takes more of the pool ({effect(comparison.factors.cost_per_token)}): {why}."
+    )
+
+
+def _plain(text: str) -> Callable[[Moment, Moment, Comparison], str]:
+    return lambda *_: text
+
+
+def _mixed(_before: Moment, _after: Moment, comparison: Comparison) -> str:
+    parts = [
+        f"{name.replace('_', ' ')} {effect(value)}"
+        for name, value in comparison.factors.items()
+        if value is not None and value < 0 and comparison.moved(name)
+    ]
+    return f"Several factors did it, none alone: {', '.join(parts)}."
+
+
+def _traffic(before: Moment, after: Moment, _comparison: Comparison) -> str:
+    rates = [60 * (one.finished_per_second or 0) for one in (before, after)]
+    return f"More came: {rates[1]:,.1f} requests finished a minute, {rates[0]:,.1f} then."
+
+
+_WORDS: dict[Cause, Callable[[Moment, Moment, Comparison], str]] = {
+    Cause.PROMPTS_LONGER: _lengths("prompt", "Prompts"),
+    Cause.ANSWERS_LONGER: _lengths("generation", "Answers"),
+    Cause.POOL_SMALLER_CONFIG: _pool("it was started with another configuration"),
+    Cause.POOL_SMALLER_STARTUP_RACE: _pool("neighbours took memory while it started"),
+    Cause.POOL_SMALLER_SLEEP_WAKE: _pool("it is smaller since the server woke"),
+    Cause.POOL_SMALLER_UNEXPLAINED: _pool("nothing that was seen says why"),
+    Cause.TOKEN_DEARER_ENGINE: _cost("the engine lays the cache out otherwise"),
+    Cause.TOKEN_DEARER_MODEL: _cost("another model is served"),
+    Cause.TOKEN_DEARER_CACHE_DTYPE: _cost("the cache has another dtype"),
+    Cause.RANK_LOST: lambda before, after, _: (
+        f"{len(after.ranks)} of {len(before.ranks)} ranks are left, with their part of the pool."
+    ),
+    Cause.REQUEST_LIMIT: lambda _before, after, _comparison: (
+        f"Requests wait for one of {after.setup.request_limit} slots, not for memory."
+    ),
+    Cause.STALLED_NOT_MEMORY: _plain("The engine stands still though its pool has room: this is not memory."),
+    Cause.MORE_TRAFFIC: _traffic,
+    Cause.MIXED: _mixed,
+    Cause.CAPACITY_GREW: _plain("It holds more than then."),
+    Cause.NO_CHANGE: _plain("Nothing that matters changed."),
+}
