@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvwatch.readings import Home, Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindrance:
+    """Why a server that was discovered is not asked for its pages; the detail says what to do."""
+
+    reason: Reason
+    detail: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -15,6 +25,10 @@ class Target:
 
     Attributes:
         engine: an adapter's name, or None to find out.
+        start_ticks: of the process `pid`, where discovery knows it: another process may get its number.
+        discovered: found among this machine's processes; nobody configured it.
+        hindrance: why it is not asked for its pages.
+        home: the container or systemd service that its processes are in, as configured.
         full_length_tokens: the longest request the server admits, where no page says so.
         request_limit: vLLM's max_num_seqs; a llama-server states its slots itself.
         pool_tokens, kv_unified: a llama-server's pool, which no endpoint states.
@@ -31,6 +45,10 @@ class Target:
     bearer_token_file: Path | None = None
     ca_file: Path | None = None
     pid: int | None = None
+    start_ticks: int | None = None
+    discovered: bool = False
+    hindrance: Hindrance | None = None
+    home: Home | None = None
     model_config: Path | None = None
     full_length_tokens: int | None = None
     request_limit: int | None = None

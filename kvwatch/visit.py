@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvwatch.engines.adapter import Adapter
     from kvwatch.readings import EngineReading
     from kvwatch.sources.contract import PageSource
-    from kvwatch.target import Target
+    from kvwatch.target import Hindrance, Target
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ async def visit(
 
     `adapter` is the one that read the server's pages last time, where the configuration names none.
     """
+    if target.hindrance is not None:
+        return _unvisited(target, target.hindrance)
     started = clock()
     pages: dict[str, Page] = {}
     adapter = ADAPTERS[target.engine] if target.engine else adapter
@@ -85,3 +87,11 @@ async def visit(
         duration_seconds=clock() - started,
     )
     return Visit(pages=tuple(pages.values()), adapter=adapter, reading=reading, outcome=outcome)
+
+
+def _unvisited(target: Target, hindrance: Hindrance) -> Visit:
+    """Return the visit that is not made."""
+    outcome = Outcome(
+        source=Source.ENGINE, target=target.name, reason=hindrance.reason, detail=hindrance.detail
+    )
+    return Visit(pages=(), adapter=None, reading=None, outcome=outcome)

@@ -1,0 +1,1 @@
+"""Finds this machine's inference servers: by command line, and from GPU processes to a port that answers."""
