@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -186,3 +187,34 @@ async def test_no_library_and_no_driver_are_told_apart(environment: dict[str, st
         series = await daemon.until(lambda series: "kvwatch_requests_running" in series)
         assert reason(series, "nvml", "driver") == expected
         assert not any(name.startswith("kvwatch_device") for name in series)
+
+
+async def test_a_driver_upgrade_heals_without_a_restart(scenario: Path, tmp_path: Path, child: int) -> None:
+    """The library is replaced, the old one is refused, and a fresh child reads the new driver."""
+    library = tmp_path / "lib"
+    shutil.copytree(build(hidden=("nvmlDeviceGetMemoryInfo_v2",)), library)
+    healthy = two_cards(f"proc gpu=0 pid={child} type=C used=400MiB")
+    write_scenario(scenario, "driver 570.172.08\n" + healthy)
+    devices = Devices(environment={"LD_LIBRARY_PATH": str(library), "KVWATCH_NVML_SCENARIO": str(scenario)})
+    async with (
+        replaying(vllm_pages("draining")) as replay,
+        running(watching(replay.url), devices=devices) as daemon,
+    ):
+        series = await daemon.until(
+            lambda series: value(series, "device_memory_used_bytes", device="GPU-a") == 720 * MIB
+        )
+        assert value(series, "device_memory_reserved_bytes", device="GPU-a") is None, "v1 memory"
+        shutil.copy(build() / "libnvidia-ml.so.1", library / "new")
+        (library / "new").replace(library / "libnvidia-ml.so.1")
+        write_scenario(scenario, healthy + "doomed code=18\nfail nvmlDeviceGetCount_v2 code=18\n")
+        series = await daemon.until(lambda series: reason(series, "nvml", "driver") == "version_mismatch")
+        assert reason(series, "nvml", "GPU-a") == "version_mismatch"
+        assert value(series, "device_memory_used_bytes", device="GPU-a") is None
+        assert value(series, "requests_running", server="s") == 2
+        write_scenario(scenario, "driver 580.65.06\n" + healthy)
+        series = await daemon.until(
+            lambda series: value(series, "device_memory_reserved_bytes", device="GPU-a") == 20 * MIB,
+            seconds=20,
+        )
+        assert value(series, "device_info", device="GPU-a", driver="580.65.06") == 1
+        assert value(series, "device_memory_used_bytes", device="GPU-a") == 700 * MIB

@@ -211,6 +211,35 @@ async def test_device_lost_before_the_first_poll(machine: Machine) -> None:
     assert reason(reading, "driver") is None
 
 
+@pytest.mark.parametrize(
+    "record, expected",
+    [
+        pytest.param("fail nvmlDevice* code=4 gpu=1", Reason.PERMISSION, id="no permission"),
+        pytest.param("fail nvmlDevice* code=17 gpu=1", Reason.PERMISSION, id="a device cgroup"),
+        pytest.param("fail nvmlDevice* code=8 gpu=1", Reason.UNREACHABLE, id="power cables"),
+        pytest.param("fail nvmlDevice* code=27 gpu=1", Reason.LOADING, id="not ready"),
+        pytest.param("fail nvmlDeviceGetUUID code=999 gpu=1", Reason.UNREACHABLE, id="no UUID"),
+    ],
+)
+async def test_a_device_that_is_counted_and_cannot_be_read(
+    machine: Machine, record: str, expected: Reason
+) -> None:
+    """GetCount counts it: it is told by its index, later by its UUID, while the others go on."""
+    machine.scenario(THREE_GPUS + record + "\n")
+    source = machine.source()
+    reading = await source.poll()
+    assert [device.uuid for device in reading.devices] == [UUIDS[0], UUIDS[2]]
+    assert reason(reading, "index:1") == expected
+    assert [reason(reading, target) for target in ("driver", UUIDS[0], UUIDS[2])] == [None] * 3
+
+    machine.scenario(THREE_GPUS)
+    assert used(await source.poll(), UUIDS[1]) == {1300: 9 * GIB}
+    machine.scenario(THREE_GPUS + record + "\n")
+    reading = await source.poll()
+    assert reason(reading, UUIDS[1]) == device(reading, UUIDS[1]).memory_reason == expected
+    assert used(reading, UUIDS[0]) == {1200: 20 * GIB, 1201: 8 * GIB}
+
+
 async def test_device_disappears(machine: Machine) -> None:
     """A device that the driver lists no more stays `not_found`, also when others take its index."""
     machine.scenario(THREE_GPUS)
@@ -299,51 +328,6 @@ async def test_same_uuid_twice(machine: Machine) -> None:
 
     assert device(reading, UUIDS[0]).used_bytes == GIB
     assert reason(reading, "index:1") == Reason.IMPLAUSIBLE
-
-
-MIG = """
-gpu 0 total=80GiB reserved=1GiB used=30GiB mig=1
-mig gpu=0 slot=0 total=40GiB used=20GiB gi=1 ci=0
-mig gpu=0 slot=2 total=20GiB used=9GiB gi=5 ci=0
-proc gpu=0 slot=0 pid=7 type=C used=19GiB
-proc gpu=0 slot=2 pid=8 type=C used=8GiB
-"""
-INSTANCES = tuple(f"MIG-00000000-0000-0000-0000-{slot:012d}" for slot in (0, 2))
-
-
-async def test_mig_instances(machine: Machine) -> None:
-    """Instances are devices with a parent, holes between them are passed, processes appear once."""
-    machine.scenario(MIG)
-    reading = await machine.source().poll()
-
-    assert [device.uuid for device in reading.devices] == [UUIDS[0], *INSTANCES]
-    assert [device.parent_uuid for device in reading.devices] == [None, UUIDS[0], UUIDS[0]]
-    assert [used(reading, uuid) for uuid in INSTANCES] == [{7: 19 * GIB}, {8: 8 * GIB}]
-    parent = device(reading, UUIDS[0])
-    assert (parent.processes, parent.processes_reason) == ((), Reason.NOT_SUPPORTED)
-    assert parent.used_bytes == 30 * GIB
-    assert all(outcome.reason is None for outcome in reading.outcomes)
-
-
-async def test_mig_reconfiguration(machine: Machine) -> None:
-    """A removed instance is forgotten; one that cannot be listed, or whose GPU is lost, is not."""
-    machine.scenario(MIG)
-    source = machine.source()
-    await source.poll()
-
-    machine.scenario(MIG + "fail nvmlDeviceGetMigDeviceHandleByIndex code=999 slot=2\n")
-    reading = await source.poll()
-    assert [reason(reading, uuid) for uuid in INSTANCES] == [None, Reason.UNREACHABLE]
-    assert reason(reading, UUIDS[0]) == Reason.UNREACHABLE
-
-    machine.scenario(MIG + "lost gpu=0\n")
-    reading = await source.poll()
-    assert [reason(reading, uuid) for uuid in (UUIDS[0], *INSTANCES)] == [Reason.DEVICE_LOST] * 3
-
-    machine.scenario("\n".join(line for line in MIG.splitlines() if "slot=2" not in line))
-    reading = await source.poll()
-    assert [device.uuid for device in reading.devices] == [UUIDS[0], INSTANCES[0]]
-    assert [outcome.target for outcome in reading.outcomes] == ["driver", UUIDS[0], INSTANCES[0]]
 
 
 async def test_details_name_the_call(machine: Machine) -> None:

@@ -132,6 +132,60 @@ async def test_driver_upgrade(machine: Machine) -> None:
     assert device(reading, UUIDS[0]).memory_version == 2
 
 
+@pytest.mark.parametrize(
+    "code, expected",
+    [(12, Reason.LIBRARY_NOT_FOUND), (18, Reason.VERSION_MISMATCH), (999, Reason.UNREACHABLE)],
+)
+async def test_a_process_that_can_never_initialise_again(
+    machine: Machine, code: int, expected: Reason
+) -> None:
+    """Where only another process finds the driver put right, one is started, at growing intervals."""
+    machine.scenario(THREE_GPUS + f"doomed code={code}\n")
+    source = machine.source()
+    for _ in range(3):
+        assert reason(await source.poll(), "driver") == expected
+    machine.scenario(THREE_GPUS)
+    assert reason(await source.poll(), "driver") == expected, "the same process, doomed"
+    machine.clock.now += 60
+    assert reason(await source.poll(), "driver") == expected, "its last answer"
+    assert reasons(await source.poll()) == [None] * 4
+
+
+async def test_a_driver_that_is_loaded_later(machine: Machine) -> None:
+    """A machine that boots with kvwatch up before its driver needs nothing when the driver comes."""
+    machine.scenario(THREE_GPUS + "fail nvmlInitWithFlags code=9\n")
+    source = machine.source()
+    for _ in range(3):
+        reading = await source.poll()
+        assert [(outcome.target, outcome.reason) for outcome in reading.outcomes] == [
+            ("driver", Reason.DRIVER_NOT_LOADED)
+        ]
+    before = source.child_pids
+
+    machine.scenario(THREE_GPUS)
+    assert reasons(await source.poll()) == [None] * 4
+    assert source.child_pids == before, "the library may try again"
+
+
+async def test_a_library_that_is_overwritten_in_place(machine: Machine) -> None:
+    """Cut to nothing under the running child, then whole again: the crash costs the child, nothing else."""
+    folder = machine.folder / "lib"
+    folder.mkdir()
+    library = folder / "libnvidia-ml.so.1"
+    shutil.copy(build() / library.name, library)
+    whole = library.read_bytes()
+    machine.scenario(THREE_GPUS)
+    source = machine.source(env={**machine.environment(), "LD_LIBRARY_PATH": str(folder)})
+    await source.poll()
+
+    library.write_bytes(b"")
+    assert reasons(await source.poll()) == [Reason.UNREACHABLE] * 4
+    assert reasons(await source.poll()) == [Reason.LIBRARY_NOT_FOUND] * 4
+    library.write_bytes(whole)
+    machine.clock.now += 60
+    assert reasons(await source.poll()) == [None] * 4
+
+
 async def test_one_device_hangs(machine: Machine) -> None:
     """A poll ends at its deadline with what was read; then the hung device is left alone for a while."""
     machine.scenario(THREE_GPUS)

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwatch.readings import DeviceReading, Outcome, Reason, SourceError
-from kvwatch.sources.nvml_wire import PID_LIMIT, REASONS, failure_of, read_line
+from kvwatch.sources.nvml_device import PID_LIMIT
+from kvwatch.sources.nvml_reasons import REASONS, failure_of
+from kvwatch.sources.nvml_wire import read_line
 
 GIB = 1 << 30
 MEMORY = {"version": 2, "total": 80 * GIB, "reserved": GIB, "free": 49 * GIB, "used": 30 * GIB}

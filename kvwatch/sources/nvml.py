@@ -14,8 +14,10 @@ What is decided here, and why:
   others are read in every poll. It is not asked at all while a child that it caught still exists.
 - A child in an uninterruptible call survives SIGKILL. At most `max_abandoned` such children may exist;
   then none is started until one ends.
-- The library is never unloaded from a process: where it is missing or does not match the driver, a new
-  child is tried at growing intervals, so that an installed or upgraded driver is found.
+- The library is never unloaded from a process: where it is missing, does not match the driver or fails
+  without saying why, a new child is tried at growing intervals, so that an upgraded driver is found.
+- An open library keeps the driver's files open, so that no GPU can be reset and no driver unloaded.
+  `let_go` ends the child, and none is started until `take_up` or until the time is over.
 """
 
 from __future__ import annotations
@@ -27,42 +29,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kvwatch.readings import Reason, SourceError
+from kvwatch.sources.nvml_backoff import Backoff, Quarantine, Restarts
 from kvwatch.sources.nvml_fleet import KnownDevice, PollAnswer, assemble
 from kvwatch.sources.nvml_process import Child, child_command, wait_for_end
-from kvwatch.sources.nvml_wire import DriverAnswer, Failure, GpuAnswer, Line, read_line
+from kvwatch.sources.nvml_reasons import Failure
+from kvwatch.sources.nvml_wire import DriverAnswer, GpuAnswer, Line, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kvwatch.readings import NvmlReading
 
-NEW_LIBRARY_CODES = (12, 18)
-"""Library not found, library and driver differ: only another process can find that it was put right."""
+NEW_LIBRARY_CODES = (12, 18, 999)
+"""Library not found, library and driver differ, unknown: another process may find that it was put right."""
 CLOSE_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """Growing delays: none after the first failure, then doubling up to a limit."""
-
-    first_seconds: float = 5.0
-    limit_seconds: float = 60.0
-
-    def delay_seconds(self, failures: int) -> float:
-        """Return how long to wait after that many failures in a row."""
-        if failures <= 1:
-            return 0.0
-        return min(self.limit_seconds, self.first_seconds * 2.0 ** min(failures - 2, 30))
-
-
-@dataclass(slots=True, kw_only=True)
-class _Quarantine:
-    """A GPU that hung."""
-
-    failures: int
-    until: float
-    child: Child
-    failure: Failure
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,12 +92,11 @@ class NvmlSource:
         self._send_signal = send_signal
         self._child: Child | None = None
         self._left: list[Child] = []
-        self._quarantine: dict[int, _Quarantine] = {}
+        self._quarantine = Quarantine(self._backoff, clock)
+        self._restarts = Restarts(self._backoff, clock)
         self._known: tuple[KnownDevice, ...] = ()
         self._number = 0
-        self._restarts = 0
-        self._restart_at = 0.0
-        self._restart_failure: Failure | None = None
+        self._let_go_until: float | None = None
         self._replacements = 0
         self._replace_at = 0.0
         self._closed = False
@@ -149,6 +128,16 @@ class NvmlSource:
         )
         return reading
 
+    def let_go(self, seconds: float) -> None:
+        """Leave the driver alone from the next poll on, for so long or until `take_up`."""
+        self._let_go_until = self._clock() + seconds
+
+    def take_up(self) -> None:
+        """Ask the driver again from the next poll on, every GPU of it: what was wrong may be put right."""
+        self._let_go_until = None
+        self._restarts.clear()
+        self._quarantine.clear()
+
     async def close(self) -> None:
         """End the child: in order where it listens, else by SIGKILL; where that fails too, leave it."""
         self._closed = True
@@ -167,6 +156,11 @@ class NvmlSource:
         if self._closed:
             poll.unread = Failure(reason=Reason.NOT_ENABLED, detail="closed")
             return
+        if self._let_go_until is not None:
+            if self._clock() < self._let_go_until:
+                poll.unread = await self._release(self._let_go_until - self._clock())
+                return
+            self.take_up()
         child = self._child
         if child and child.ended():
             self._give_up(child, Failure(reason=Reason.UNREACHABLE, detail="the NVML child was ended"), poll)
@@ -177,7 +171,8 @@ class NvmlSource:
                 self._child = child = self._child or await self._start()
                 while child.pending is not None:
                     self._take(child, await child.line(), None)
-                last, skip = self._order(poll)
+                last, skip = self._quarantine.order(self._left)
+                poll.unread_by_index.update(skip)
                 child.ask(poll.number, last, skip)
                 while not poll.ended:
                     self._take(child, await child.line(), poll)
@@ -190,18 +185,31 @@ class NvmlSource:
         else:
             self._on_end(poll)
 
+    async def _release(self, seconds: float) -> Failure:
+        """End the child, in order where it listens; say whether the driver is free for the next `seconds`."""
+        child = self._child
+        if child:
+            if child.pending is None:
+                child.close_input()
+                await wait_for_end([child], self._deadline_seconds)
+            self._leave(child)
+        if self._left:
+            detail = f"let go, but still held by children that have not ended: {self._pids_left()}"
+            return Failure(reason=Reason.TIMEOUT, detail=detail)
+        detail = f"let go; SIGUSR2 takes it up again, else it is in {seconds:.0f} s"
+        return Failure(reason=Reason.NOT_ENABLED, detail=detail)
+
     async def _start(self) -> Child:
         if len(self._left) >= self._max_abandoned:
-            pids = ", ".join(str(child.pid) for child in self._left)
-            raise SourceError(Reason.TIMEOUT, f"children that cannot be killed hang in the driver: {pids}")
-        wait = self._restart_at - self._clock()
-        if self._restart_failure and wait > 0:
-            detail = f"{self._restart_failure.detail} (next start in {wait:.0f} s)"
-            raise SourceError(self._restart_failure.reason, detail)
+            detail = f"children that cannot be killed hang in the driver: {self._pids_left()}"
+            raise SourceError(Reason.TIMEOUT, detail)
+        refusal = self._restarts.refusal()
+        if refusal:
+            raise SourceError(refusal.reason, refusal.detail)
         try:
             child = await Child.start(self._command, self._env, self._send_signal)
         except SourceError as error:
-            self._count_restart(Failure(reason=error.reason, detail=error.detail))
+            self._restarts.add(Failure(reason=error.reason, detail=error.detail))
             raise
         if self._closed:
             child.kill()
@@ -215,28 +223,14 @@ class NvmlSource:
         if line.driver:
             child.starting = False
         if line.gpu:
-            self._quarantine.pop(line.gpu.index, None)
+            self._quarantine.heal(line.gpu.index)
         if line.end and line.poll == child.pending:
             child.pending = None
         if poll and line.poll == poll.number:
             poll.add(line)
 
-    def _order(self, poll: _Poll) -> tuple[list[int], list[int]]:
-        """Return which GPUs to ask last, and which not at all; the latter are noted in the poll."""
-        last, skip = [], []
-        for index, entry in self._quarantine.items():
-            wait = entry.until - self._clock()
-            if wait > 0 or entry.child in self._left:
-                skip.append(index)
-                detail = f"{entry.failure.detail} (left alone for {max(0.0, wait):.0f} s more)"
-                poll.unread_by_index[index] = Failure(reason=entry.failure.reason, detail=detail)
-            else:
-                last.append(index)
-        return last, skip
-
     def _on_end(self, poll: _Poll) -> None:
-        self._restarts = 0
-        self._restart_failure = None
+        self._restarts.clear()
         if self._child and poll.driver and poll.driver.code in NEW_LIBRARY_CODES:
             if self._clock() >= self._replace_at:
                 self._replacements += 1
@@ -270,25 +264,16 @@ class NvmlSource:
             driver = poll.driver or DriverAnswer()
             poll.driver = replace(driver, failure=driver.failure or failure)
         else:
-            before = self._quarantine.get(index)
-            failures = before.failures + 1 if before else 1
-            self._quarantine[index] = _Quarantine(
-                failures=failures,
-                until=self._clock() + self._backoff.delay_seconds(failures + 1),
-                child=child,
-                failure=failure,
-            )
+            self._quarantine.add(index, child, failure)
             poll.unread_by_index[index] = failure
             if poll.unread:
                 detail = f"not read, because of GPU {index}: {failure.detail}"
                 poll.unread = Failure(reason=failure.reason, detail=detail)
-        self._count_restart(failure)
+        self._restarts.add(failure)
         self._leave(child)
 
-    def _count_restart(self, failure: Failure) -> None:
-        self._restarts += 1
-        self._restart_at = self._clock() + self._backoff.delay_seconds(self._restarts)
-        self._restart_failure = failure
+    def _pids_left(self) -> str:
+        return ", ".join(str(child.pid) for child in self._left)
 
     def _leave(self, child: Child) -> None:
         child.leave()

@@ -17,7 +17,7 @@ Standard output. `opening` and `asking` say what may hang next; an error is [cod
     {"poll": 7, "device": {"index": 0, "uuid": "GPU-1", "name": "L40S", "seconds": 0.01, "errors": {},
         "memory": {"version": 2, "total": 4, "reserved": 1, "free": 1, "used": 2},
         "lists": {"compute": [[pid, used or null]], "graphics": [], "mps": []},
-        "instances": [{"uuid": "MIG-1", ...}]}}   only where MIG is on; then the GPU has no lists of its own
+        "instances": [{"uuid": "MIG-1", "gpu_instance": 5, ...}]}}   where MIG is on: no memory, no lists
     {"poll": 7, "end": true}
 
 What failed is absent and stands in `errors` under device, name, memory, instances, compute, graphics or mps.
@@ -28,8 +28,8 @@ nvmlDeviceGetUUID, nvmlDeviceGetName, nvmlDeviceGetMemoryInfo(handle, version=No
 and with a version reserved, nvmlMemory_v2, and
 nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses_v3(handle) -> objects with pid and
 usedGpuMemory. It may have the lists' _v2, nvmlDeviceGetMigMode, nvmlDeviceGetMaxMigDeviceCount,
-nvmlDeviceGetMigDeviceHandleByIndex: a function that is not there counts as code 13. Its errors are
-exceptions with NVML's code in `value`.
+nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId: a function that is not there counts as
+code 13. Its errors are exceptions with NVML's code in `value`.
 """
 
 from __future__ import annotations
@@ -144,23 +144,35 @@ class Session:
         except CallError as error:
             record["errors"]["device"] = error.wire
         else:
-            self._describe(handle, record)
-            self._instances_or_lists(handle, record)
+            self._name(handle, record)
+            if self._is_divided(handle, record):
+                record["instances"] = []
+                self._instances(handle, record)
+            else:
+                self._holdings(handle, record)
             self._opened.add(index)
         self._driver_gone |= any(error[0] in DRIVER_GONE for error in record["errors"].values())
         record["seconds"] = time.monotonic() - started
         return record
 
-    def _describe(self, handle: Any, record: dict[str, Any]) -> None:
-        errors = record["errors"]
+    def _name(self, handle: Any, record: dict[str, Any]) -> None:
         try:
             record["name"] = self._call("nvmlDeviceGetName", handle)
         except CallError as error:
-            errors["name"] = error.wire
+            record["errors"]["name"] = error.wire
+
+    def _holdings(self, handle: Any, record: dict[str, Any]) -> None:
+        """Read the memory and who holds it, each apart."""
         try:
             record["memory"] = self._memory(handle)
         except CallError as error:
-            errors["memory"] = error.wire
+            record["errors"]["memory"] = error.wire
+        lists = record["lists"] = {}
+        for name, kind in LISTS:
+            try:
+                lists[name] = [[process.pid, process.usedGpuMemory] for process in self._list(handle, kind)]
+            except CallError as error:
+                record["errors"][name] = error.wire
 
     def _memory(self, handle: Any) -> dict[str, int]:
         try:
@@ -179,18 +191,14 @@ class Session:
         info = self._call("nvmlDeviceGetMemoryInfo", handle)
         return {"version": 1, "total": info.total, "free": info.free, "used": info.used}
 
-    def _instances_or_lists(self, handle: Any, record: dict[str, Any]) -> None:
+    def _is_divided(self, handle: Any, record: dict[str, Any]) -> bool:
+        """Tell whether MIG is on now; what is pending waits for a reset."""
         try:
-            mig = self._call("nvmlDeviceGetMigMode", handle)[0] == 1
+            return self._call("nvmlDeviceGetMigMode", handle)[0] == 1  # type: ignore[no-any-return]
         except CallError as error:
-            mig = False
             if error.code not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
                 record["errors"]["instances"] = error.wire
-        if mig:
-            record["instances"] = []
-            self._instances(handle, record)
-        else:
-            self._lists(handle, record)
+            return False
 
     def _instances(self, handle: Any, record: dict[str, Any]) -> None:
         """Read the MIG instances, by new handles each time: a reconfiguration may reuse the old ones."""
@@ -208,17 +216,11 @@ class Session:
                 if error.code != NOT_FOUND:  # else a hole, and others may follow it
                     record["errors"]["instances"] = error.wire
                 continue
-            self._describe(found, instance)
-            self._lists(found, instance)
+            self._name(found, instance)
+            self._holdings(found, instance)
+            with contextlib.suppress(CallError):
+                instance["gpu_instance"] = self._call("nvmlDeviceGetGpuInstanceId", found)
             record["instances"].append(instance)
-
-    def _lists(self, handle: Any, record: dict[str, Any]) -> None:
-        lists = record["lists"] = {}
-        for name, kind in LISTS:
-            try:
-                lists[name] = [[process.pid, process.usedGpuMemory] for process in self._list(handle, kind)]
-            except CallError as error:
-                record["errors"][name] = error.wire
 
     def _list(self, handle: Any, kind: str) -> Sequence[Any]:
         """Ask for one process list by `_v3`, else `_v2`: wrappers without a suffix hide what is missing."""
@@ -256,7 +258,9 @@ class Session:
 
 def main(arguments: list[str]) -> int:
     """Answer polls until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C goes to the whole terminal, `systemctl kill` to all of a unit: they mean the parent.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # The library may print: what it says goes to stderr, the wire is a descriptor that it does not know.
     wire = os.dup(1)

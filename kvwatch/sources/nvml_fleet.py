@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kvwatch.readings import DeviceReading, NvmlReading, Outcome, Reason, Source
-from kvwatch.sources.nvml_wire import DriverAnswer, Failure, GpuAnswer
+from kvwatch.sources.nvml_reasons import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kvwatch.sources.nvml_wire import DriverAnswer, GpuAnswer
 
 GONE = Failure(reason=Reason.NOT_FOUND, detail="no longer in the driver's list")
 

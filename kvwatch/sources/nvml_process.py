@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ STDERR_TAIL_BYTES = 2000
 GRACE_SECONDS = 0.5
 """Between closing the input and SIGKILL: a child that was only slow can still let the driver go in order."""
 EXIT_STATUS_SECONDS = 0.1
+START_REAP_SECONDS = 0.05
 
 
 def child_command(module: str = "pynvml") -> tuple[str, ...]:
@@ -83,6 +85,10 @@ class Child:
                 child._transports.append(transport)
         except BaseException:  # cancelled by the deadline
             child.kill()
+            stdout.close()  # perhaps no transport's yet
+            stderr.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(START_REAP_SECONDS)  # it cannot be in the driver yet
             raise
         return child
 

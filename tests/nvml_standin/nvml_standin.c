@@ -1,14 +1,16 @@
 /*
- * libnvidia-ml.so.1 as a stand-in: the NVML calls that kvwatch makes, answered from a text file.
+ * libnvidia-ml.so.1 as a stand-in: the NVML calls that kvwatch makes, and those that its peers cannot do without,
+ * answered from a text file.
  *
  * The file is named by KVWATCH_NVML_SCENARIO and re-read whenever its inode, size or mtime differs; write a temporary
  * file and rename it. One record a line, `#` starts a comment, values with blanks stand in double quotes, \xHH is a byte.
  * Sizes are bytes or carry KiB, MiB, GiB.
  *
  *   driver VERSION                                  driver version string (default 570.0)
- *   gpu N [uuid=S] [name=S] total=B [reserved=B] used=B [free=B] [mig=0|1]
+ *   gpu N [uuid=S] [name=S] total=B [reserved=B] used=B [free=B] [mig=0|1] [pending=0|1]
  *                                                   used excludes reserved; the v1 call adds them. free= overrides
- *                                                   total - reserved - used. mig= makes MigMode answer (default: code 3).
+ *                                                   total - reserved - used. mig= makes MigMode answer (default: code 3);
+ *                                                   pending= is the mode after the next reset.
  *   mig gpu=N slot=S [uuid=S] [name=S] total=B [reserved=B] used=B [free=B] [gi=N] [ci=N]
  *                                                   one MIG instance; slots without a record are holes (code 6).
  *   proc gpu=N [slot=S] pid=P type=C|G|M|CG.. used=B|na
@@ -23,6 +25,9 @@
  *   delay FUNC ms=N|forever [gpu=N] [slot=S] [after=N] [times=N]
  *                                                   sleeps before answering; a `forever` call returns when its record
  *                                                   has left the file.
+ *   doomed code=N                                   init fails with this code, and in every process that saw it for
+ *                                                   ever, whatever the file says later
+ *   hold PATH                                       a file that is open from init to shutdown, as /dev/nvidiactl is
  *   print TEXT                                      written to stdout at init, as chatty libraries do
  *   crash FUNC [gpu=N]                              the call raises SIGSEGV
  *
@@ -31,6 +36,7 @@
  * Not faithful: a hang can be killed; handles stay valid for ever; no privileges; no lock is shared between processes.
  */
 #include <ctype.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -48,15 +54,15 @@ enum { MAX_GPUS = 16, MAX_SLOTS = 8, MAX_PROCS = 512, MAX_RULES = 64, MAX_FIELDS
 enum { WHOLE = -1, ANY = -2 };
 
 typedef struct { int gpu, slot; } Handle;
-typedef struct { bool present; char uuid[TEXT], name[TEXT]; uint64_t total, reserved, used, free; int mig; unsigned gi, ci; bool lost; } Device;
+typedef struct { bool present; char uuid[TEXT], name[TEXT]; uint64_t total, reserved, used, free; int mig, pending; unsigned gi, ci; bool lost; } Device;
 typedef struct { int gpu, slot; unsigned pid; char type[8]; uint64_t used; } Process;
 typedef struct { char line[LINE], kind, func[TEXT]; int code, gpu, slot; char when; long after, times, hits; double ms; } Rule;
 typedef struct {
-    char driver[TEXT], greeting[TEXT];
+    char driver[TEXT], greeting[TEXT], held[LINE];
     Device gpus[MAX_GPUS], slots[MAX_GPUS][MAX_SLOTS];
     Process procs[MAX_PROCS];
     Rule rules[MAX_RULES];
-    int n_procs, n_rules, count, stride;
+    int n_procs, n_rules, count, stride, doom;
     bool broken;
 } Scenario;
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -66,7 +72,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Scenario now, next;
 static struct stat seen;
 static bool loaded;
-static int inits;
+static int inits, doom, held = -1;
 static Handle handles[MAX_GPUS][MAX_SLOTS + 1];
 
 /* ---- scenario ---------------------------------------------------------------------------------------------------- */
@@ -130,6 +136,7 @@ static bool read_device(Device *device, char **fields, int n, const char *uuid, 
     device->free = device->total - device->reserved - device->used;
     if ((text = field(fields, n, "free")) && !size_of(text, &device->free)) return false;
     device->mig = number(fields, n, "mig", -1);
+    device->pending = number(fields, n, "pending", device->mig);
     device->gi = (unsigned)number(fields, n, "gi", 0);
     device->ci = (unsigned)number(fields, n, "ci", 0);
     device->present = true;
@@ -167,6 +174,8 @@ static bool read_record(Scenario *into, char *cursor, const char *line)
     if (gpu < 0 || gpu >= MAX_GPUS || slot < WHOLE || slot >= MAX_SLOTS) return false;
     if (!strcmp(kind, "driver")) return snprintf(into->driver, TEXT, "%s", fields[0]) > 0;
     if (!strcmp(kind, "print")) return snprintf(into->greeting, TEXT, "%s", fields[0]) > 0;
+    if (!strcmp(kind, "hold")) return snprintf(into->held, LINE, "%s", fields[0]) > 0;
+    if (!strcmp(kind, "doomed")) return (into->doom = number(fields, n, "code", 0)) > 0;
     if (!strcmp(kind, "count")) return (into->count = first) >= 0;
     if (!strcmp(kind, "stride")) return (into->stride = first) == 16 || first == 24 || first == 32;
     if (!strcmp(kind, "lost")) return into->gpus[gpu].lost = true;
@@ -314,8 +323,11 @@ int nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
     int code = enter(__func__, NOWHERE, 0);
+    if (now.doom) doom = now.doom;
+    if (code == SUCCESS && doom) code = doom;
     if (code == SUCCESS) {
         inits++;
+        if (*now.held && held < 0) held = open(now.held, O_RDWR | O_CLOEXEC);
         if (*now.greeting) puts(now.greeting), fflush(stdout);
     }
     return leave(code);
@@ -326,7 +338,7 @@ int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void)
 {
     int code = enter(__func__, NOWHERE, 0);
-    if (code == SUCCESS) inits--;
+    if (code == SUCCESS && --inits == 0 && held >= 0) close(held), held = -1;
     return leave(code);
 }
 
@@ -366,6 +378,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle)
     int code = enter(__func__, (Handle){index < MAX_GPUS ? (int)index : ANY, WHOLE}, 0);
     if (code == SUCCESS && (index >= MAX_GPUS || !now.gpus[index].present)) code = INVALID_ARGUMENT;
     if (code == SUCCESS) *handle = handle_to((int)index, WHOLE);
+    return leave(code);
+}
+
+int nvmlDeviceGetIndex(const Handle *at, unsigned *index)
+{
+    int code = enter(__func__, *at, 0);
+    if (code == SUCCESS) *index = (unsigned)(at->slot == WHOLE ? at->gpu : at->slot);
     return leave(code);
 }
 
@@ -441,7 +460,7 @@ int nvmlDeviceGetMigMode(const Handle *at, unsigned *current, unsigned *pending)
 {
     int code = enter(__func__, *at, 0);
     if (code == SUCCESS && now.gpus[at->gpu].mig < 0) code = NOT_SUPPORTED;
-    if (code == SUCCESS) *current = *pending = (unsigned)now.gpus[at->gpu].mig;
+    if (code == SUCCESS) *current = (unsigned)now.gpus[at->gpu].mig, *pending = (unsigned)now.gpus[at->gpu].pending;
     return leave(code);
 }
 
