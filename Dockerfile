@@ -16,6 +16,9 @@ LABEL org.opencontainers.image.title="kvwatch" \
       org.opencontainers.image.description="Live GPU memory and KV cache exporter for vLLM and llama.cpp" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/kvwatch /opt/kvwatch
+# For the history; a volume that is mounted here first gets this owner. Group 0, so that root without capabilities may
+# write too.
+RUN install -d -o 65532 -g 0 -m 0770 /var/lib/kvwatch
 ENV PATH=/opt/kvwatch/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -1,5 +1,5 @@
 # Aliases; the scripts need no make.
-.PHONY: demo test test-engines lint type golden bench
+.PHONY: demo test test-engines test-peers lint type golden bench
 
 demo:
 	scripts/demo
@@ -24,6 +24,10 @@ golden: .venv
 
 bench: .venv
 	.venv/bin/python bench/daemon.py
+
+# kvwatch beside nvitop, gpustat and nvitop-exporter on the same driver: docs/peers.md.
+test-peers: .venv
+	.venv/bin/python bench/peers.py
 
 .PHONY: .venv
 .venv:

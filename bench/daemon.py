@@ -1,9 +1,9 @@
 """Measures the real daemon against its budgets: `python bench/daemon.py [--quick] [--python PATH]`.
 
-Eight stand-in devices, 32 processes, eight replayed vLLM servers; the daemon, its NVML child and the
-servers are processes of their own. Figures are medians over three daemons. CPU time is the kernel's count
-for the process, so other work on the machine moves it little; latencies and the start are wall time, and
-other work moves those a lot: compare them with nvitop-exporter's, measured in the same run.
+Eight stand-in devices, 32 processes (or `--processes`), eight replayed vLLM servers; the daemon, its NVML
+child and the servers are processes of their own. Figures are medians over three daemons. CPU time is the
+kernel's count for the process, so other work on the machine moves it little; latencies and the start are
+wall time, and other work moves those a lot: compare them with nvitop-exporter's, measured in the same run.
 """
 
 from __future__ import annotations
@@ -240,18 +240,24 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="Measure the daemon against its budgets.")
     parser.add_argument("--quick", action="store_true", help="one daemon instead of three, under a minute")
+    parser.add_argument(
+        "--processes", type=int, default=PROCESSES, help=f"processes on the devices (default {PROCESSES})"
+    )
     parser.add_argument("--python", default=sys.executable, help="interpreter that runs the daemon")
     options = parser.parse_args()
     plan, python, results = QUICK if options.quick else FULL, options.python, Results()
     started = time.perf_counter()
     print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; {figures.machine()}; load {figures.load()}")
-    print(f"daemon: Python {environment(python)}\n", flush=True)
+    print(f"daemon: Python {environment(python)}; {options.processes} processes\n", flush=True)
     library = build()
     measure_program(results, "python -c pass", [python, "-c", "pass"], plan.starts)
     measure_program(results, "kvwatch --help", [python, "-m", "kvwatch", "--help"], plan.starts)
     cost = [python, "-m", "kvwatch", "cost", "tests/captures/vllm/tiny-llama-config.json", "--pool", "12GiB"]
     measure_program(results, "kvwatch cost", cost, plan.starts)
-    with tempfile.TemporaryDirectory() as name, subjects.fleet(8, PROCESSES, library, Path(name)) as fleet:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        subjects.fleet(8, options.processes, library, Path(name)) as fleet,
+    ):
         for _ in range(plan.daemons):
             measure_daemon(results, plan, fleet, Path(name), python)
         if plan.real_seconds:

@@ -117,8 +117,9 @@ def fleet(servers: int, processes: int, library: Path, folder: Path) -> Iterator
                 f'gpu {index} name="NVIDIA L40S" total=46068MiB reserved=500MiB used=40GiB'
                 for index in range(DEVICES)
             ]
+            each = 36 * DEVICES // len(workers)
             lines += [
-                f"proc gpu={number * DEVICES // len(workers)} pid={pid} type=C used=9GiB"
+                f"proc gpu={number * DEVICES // len(workers)} pid={pid} type=C used={each}GiB"
                 for number, pid in enumerate(workers)
             ]
             scenario = folder / "nvml.scenario"
@@ -137,7 +138,8 @@ def fleet(servers: int, processes: int, library: Path, folder: Path) -> Iterator
 def configuration(watched: Fleet, interval: str) -> str:
     """Return the daemon's configuration file."""
     model = ROOT / "tests/captures/vllm/tiny-llama-config.json"
-    lines = ["listen: 127.0.0.1:0", f"interval: {interval}", "nvml: {enabled: true}", "servers:"]
+    history = f"history: {{path: {watched.scenario.with_name('history.db')}}}"
+    lines = ["listen: 127.0.0.1:0", f"interval: {interval}", "nvml: {enabled: true}", history, "servers:"]
     lines += [
         f"  - {{name: server-{number}, url: '{server['url']}', engine: vllm, model_config: {model}, "
         "request_limit: 256}"

@@ -9,12 +9,13 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kvwatch.exposition import Exposition, ReloadState, SnapshotCollector
 from kvwatch.poller import Poller, Watch
 from kvwatch.sources.contract import Sources
+from kvwatch.sources.discovery.discovery import Discovery
 from kvwatch.sources.local import LocalSource
 from kvwatch.sources.model import ModelFiles
 from kvwatch.sources.nvml import NvmlSource
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from kvwatch.config import Config, Server
+    from kvwatch.history.keeper import Keeper
+    from kvwatch.triage.live import CapacityWatch
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +47,14 @@ class Devices:
 
 
 @contextlib.asynccontextmanager
-async def open_poller(config: Config, devices: Devices) -> AsyncIterator[Poller]:
+async def open_poller(
+    config: Config,
+    devices: Devices,
+    history: Keeper | None = None,
+    changes: CapacityWatch | None = None,
+    *,
+    pace: float = 1.0,
+) -> AsyncIterator[Poller]:
     """Open the sources that a configuration names; closing never waits for one that hangs."""
     nvml: NvmlSource | None = None
     if config.nvml.enabled is not False:
@@ -62,11 +72,14 @@ async def open_poller(config: Config, devices: Devices) -> AsyncIterator[Poller]
         host_pids=devices.host_pids,
         page_deadline_seconds=config.scrape.deadline_seconds,
         blocking_deadline_seconds=_FILES_DEADLINE_SECONDS,
+        discovery=Discovery(),
+        history=history,
+        changes=changes,
     )
     try:
         yield Poller(
             sources=sources,
-            watch=watch_of(config),
+            watch=watch_of(config, pace=pace),
         )
     finally:
         await scraper.close()
@@ -82,6 +95,7 @@ class Daemon:
         load: reads the configuration again, for SIGHUP; None when there is no file. Raises ConfigError.
         devices: how NVML is reached.
         on_listen: gets the address that was bound.
+        pace: how many seconds of the findings' rules pass in one.
 
     """
 
@@ -92,20 +106,25 @@ class Daemon:
         load: Callable[[], Config] | None = None,
         devices: Devices | None = None,
         on_listen: Callable[[str, int], None] = lambda _host, _port: None,
+        pace: float = 1.0,
     ) -> None:
         self._config = config
         self._load = load
         self._devices = devices or Devices()
         self._on_listen = on_listen
+        self._pace = pace
         self._reload_state = ReloadState(successful=True, succeeded_at=time.time())
         self._stop = asyncio.Event()
+        self._poll_now = asyncio.Event()
 
     async def run(self) -> None:
         """Run until SIGTERM, SIGINT or `stop`. Raises OSError when the address cannot be had."""
         from kvwatch.server import build_app, serve  # noqa: PLC0415 - `kvwatch once` needs no HTTP server
 
         loop = asyncio.get_running_loop()
-        async with open_poller(self._config, self._devices) as poller:
+        history = open_history(self._config, os.environ)
+        changes = None if history is None else open_changes(history)
+        async with open_poller(self._config, self._devices, history, changes, pace=self._pace) as poller:
             exposition = Exposition(
                 SnapshotCollector(
                     current=lambda: poller.snapshot,
@@ -115,6 +134,8 @@ class Daemon:
                 clock=time.monotonic,
             )
             loop.add_signal_handler(signal.SIGHUP, lambda: self._reload(poller))
+            loop.add_signal_handler(signal.SIGUSR1, lambda: self._let_go(poller))
+            loop.add_signal_handler(signal.SIGUSR2, lambda: self._take_up(poller))
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
             listen = self._config.listen
@@ -126,15 +147,21 @@ class Daemon:
                     self._on_listen,
                 )
             )
-            polls = asyncio.create_task(self._poll_for_ever(poller, exposition))
+            polls = asyncio.create_task(self._poll_for_ever(poller, exposition, history))
             stop = asyncio.create_task(self._stop.wait())
-            tasks = {http, polls, stop}
+            tasks: set[asyncio.Task[Any]] = {http, polls, stop}
+            if history is not None:
+                tasks.add(asyncio.create_task(history.run()))
+            if changes is not None:
+                tasks.add(asyncio.create_task(changes.run()))
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                if history is not None:
+                    await history.close()
             for task in done:
                 task.result()  # raises what ended it, if anything did
         log.info("stopped")
@@ -143,18 +170,42 @@ class Daemon:
         """End `run`."""
         self._stop.set()
 
-    async def _poll_for_ever(self, poller: Poller, exposition: Exposition) -> None:
+    async def _poll_for_ever(self, poller: Poller, exposition: Exposition, history: Keeper | None) -> None:
         """Poll at each interval; a poll that takes longer skips ticks, two never run at once."""
         clock = time.monotonic
         due = clock()
         while True:
-            await poller.poll()
+            snapshot = await poller.poll()
+            if history is not None:
+                history.record(snapshot)
             try:
                 exposition.refresh()
             except Exception:  # it will fail the scrape, which says so; polls go on
                 log.exception("exposition")
             due = max(due + self._config.interval_seconds, clock())
-            await asyncio.sleep(due - clock())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(due - clock()):
+                    await self._poll_now.wait()
+                self._poll_now.clear()
+                due = clock()
+
+    def _let_go(self, poller: Poller) -> None:
+        """Release the driver, so that a GPU can be reset or the driver replaced."""
+        if poller.devices is None:
+            log.warning("SIGUSR1: no driver is read, so there is none to let go")
+            return
+        seconds = self._config.nvml.let_go_seconds
+        log.info("SIGUSR1: letting the driver go for %.0f s, or until SIGUSR2", seconds)
+        poller.devices.let_go(seconds)
+        self._poll_now.set()
+
+    def _take_up(self, poller: Poller) -> None:
+        if poller.devices is None:
+            log.warning("SIGUSR2: no driver is read, so there is none to take up")
+            return
+        log.info("SIGUSR2: taking the driver up again")
+        poller.devices.take_up()
+        self._poll_now.set()
 
     def _reload(self, poller: Poller) -> None:
         from kvwatch.config import ConfigError  # noqa: PLC0415 - see kvwatch.cli: only a daemon with a file
@@ -171,24 +222,54 @@ class Daemon:
             return
         kept = [
             key
-            for key in ("listen", "nvml", "scrape", "log")
+            for key in ("listen", "nvml", "scrape", "history", "log")
             if getattr(config, key) != getattr(self._config, key)
         ]
         if kept:
             log.warning("needs a restart to take effect: %s", ", ".join(kept))
         self._config = config
-        poller.change(watch_of(config))
+        poller.change(watch_of(config, pace=self._pace))
         self._reload_state = ReloadState(successful=True, succeeded_at=time.time())
         log.info("configuration loaded: %d servers", len(config.servers))
 
 
-def watch_of(config: Config) -> Watch:
+def open_history(config: Config, environment: Mapping[str, str]) -> Keeper | None:
+    """Return what keeps the history; None where it is switched off. The file is opened later."""
+    settings = config.history
+    if settings is None:
+        return None
+    # Imported here: `kvwatch once` keeps no history.
+    from kvwatch.history import location  # noqa: PLC0415
+    from kvwatch.history.keeper import Keeper  # noqa: PLC0415
+    from kvwatch.history.recorder import Recorder, step_seconds  # noqa: PLC0415
+    from kvwatch.history.store import Store  # noqa: PLC0415
+
+    store = Store(
+        settings.path or location.writable_path(environment),
+        retention_seconds=settings.retention_seconds,
+        max_bytes=settings.max_bytes,
+    )
+    asked = settings.path is not None or location.is_given(environment)
+    return Keeper(store, Recorder(step=step_seconds(config.interval_seconds)), asked=asked)
+
+
+def open_changes(history: Keeper) -> CapacityWatch:
+    """Return what asks the history how capacities changed."""
+    from kvwatch.triage.live import CapacityWatch  # noqa: PLC0415 - only with a history
+
+    return CapacityWatch(history.path)
+
+
+def watch_of(config: Config, *, pace: float = 1.0) -> Watch:
     """Return what a configuration says to watch, as plain values."""
     return Watch(
         targets=tuple(_target(server) for server in config.servers),
         interval_seconds=config.interval_seconds,
         typical_window_seconds=config.typical_window_seconds,
         share_limit_ratio=config.share_limit_ratio,
+        discovery=config.discovery,
+        driver_needed=config.nvml.enabled is True,
+        pace=pace,
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 import errno
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvwatch.app import Devices
-    from kvwatch.config import Config
+    from kvwatch.config import Config, History
     from kvwatch.snapshot import Snapshot
 
 T = TypeVar("T")
 
 _SLOWEST, _FASTEST = 1.0, 36_000.0
 FINE, PROBLEMS, USAGE, CANNOT_TELL = 0, 1, 2, 3
+
+_AGE = re.compile(r"-\d[\d.]*\s*(?:s|m|min|h|d|w)(?:\s+ago)?", re.ASCII)
+_MOMENT_OPTIONS = ("--from", "--to", "--baseline")
 
 _ABOUT = """\
 kvwatch says how many full-length requests your LLM inference servers can take now.
@@ -34,9 +38,12 @@ Prometheus gauges such as kvwatch_full_length_requests_fit_now. What is unknown 
 _EXAMPLES = """\
 examples:
   kvwatch demo                                    try it: a built-in fleet, no GPU and no engine needed
-  kvwatch once --server http://127.0.0.1:8000     one look at a server
+  kvwatch once                                    one look at every vLLM and llama-server of this machine
+  kvwatch once --server http://10.0.0.7:8000      one look at a server elsewhere, beside them
+  kvwatch triage --server chat                    capacity fell: which factor moved, and what to do
   kvwatch cost MODEL --pool 12GiB                 what a token, a block, a request of a model takes
-  kvwatch run --config /etc/kvwatch.yaml          the daemon; metrics on http://127.0.0.1:9836/metrics
+  kvwatch log vllm.log                            where a start's memory went, and the pin to set
+  kvwatch run                                     the daemon; metrics on http://127.0.0.1:9836/metrics
 
 exit status: 0 fine, 1 problems found, 2 usage or configuration error, 3 cannot tell
 """
@@ -45,7 +52,7 @@ exit status: 0 fine, 1 problems found, 2 usage or configuration error, 3 cannot 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(_with_ages(sys.argv[1:] if arguments is None else arguments))
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         status = command(options)
@@ -63,6 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kvwatch: cannot write the output: {error.strerror}", file=sys.stderr)
         return PROBLEMS
     return status
+
+
+def _with_ages(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with an age such as `--to -2h` as one word: argparse takes it for an option."""
+    joined: list[str] = []
+    for word in arguments:
+        if _AGE.fullmatch(word) and joined and joined[-1] in _MOMENT_OPTIONS:
+            word = f"{joined.pop()}={word}"  # noqa: PLW2901
+        joined.append(word)
+    return joined
 
 
 def run(options: argparse.Namespace) -> int:
@@ -91,6 +108,8 @@ def once(options: argparse.Namespace) -> int:
 
     async def poll() -> Snapshot:
         async with open_poller(config, Devices()) as poller:
+            if config.discovery:
+                await poller.discover()
             return await poller.poll()
 
     snapshot = asyncio.run(poll())
@@ -99,6 +118,13 @@ def once(options: argparse.Namespace) -> int:
     else:
         print(render_table(snapshot), end="")
     return _status(snapshot, driver_needed=config.nvml.enabled is True)
+
+
+def triage(options: argparse.Namespace) -> int:
+    """Say what changed a server's capacity."""
+    from kvwatch.triage.command import run_triage  # noqa: PLC0415
+
+    return run_triage(options)
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -113,6 +139,13 @@ def cost(options: argparse.Namespace) -> int:
     from kvwatch.cost_command import run_cost  # noqa: PLC0415
 
     return run_cost(options)
+
+
+def log(options: argparse.Namespace) -> int:
+    """Explain a start-up log."""
+    from kvwatch.log_command import run_log  # noqa: PLC0415
+
+    return run_log(options)
 
 
 def _serve(config: Config, *, load: Callable[[], Config] | None, devices: Devices | None) -> int:
@@ -149,13 +182,15 @@ def _loader(options: argparse.Namespace) -> Callable[[], Config]:
         from kvwatch.engines import ADAPTERS  # noqa: PLC0415
 
         config = load_config(options.config, ADAPTERS) if options.config else default_config()
-        updates: dict[str, object] = {}
+        updates: dict[str, object] = {} if options.discovery else {"discovery": False}
         if options.server:
             updates["servers"] = (*config.servers, *(Server(url=url) for url in options.server))
         if getattr(options, "listen", None):
             updates["listen"] = options.listen
         if getattr(options, "interval", None):
             updates["interval_seconds"] = options.interval
+        if getattr(options, "history", None):
+            updates["history"] = options.history(config.history)
         if getattr(options, "log_format", None):
             updates["log"] = config.log.model_copy(update={"format": options.log_format})
         return config.model_copy(update=updates)
@@ -190,6 +225,8 @@ def _status(snapshot: Snapshot, *, driver_needed: bool) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from kvwatch.cost_command import add_arguments  # noqa: PLC0415
+    from kvwatch.log_command import add_arguments as add_log_arguments  # noqa: PLC0415
+    from kvwatch.triage.options import add_arguments as add_triage_arguments  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(
         prog="kvwatch",
@@ -203,6 +240,12 @@ def _parser() -> argparse.ArgumentParser:
     command = _add_command(commands, "run", run, "run the daemon")
     _add_config_options(command)
     _add_listen_option(command)
+    command.add_argument(
+        "--history",
+        type=_history,
+        metavar="FILE",
+        help="keep the history there; off: keep none (default: the usual place, 30 days)",
+    )
     command.add_argument("--interval", type=_duration, metavar="TIME", help="time between polls (default 5s)")
     command.add_argument(
         "--log.format",
@@ -219,6 +262,16 @@ def _parser() -> argparse.ArgumentParser:
         commands, "cost", cost, "say what a model costs: bytes per token, requests per pool"
     )
     add_arguments(command, _size)
+
+    command = _add_command(
+        commands, "log", log, "explain a start-up log: where the memory went, the pin to set, why it failed"
+    )
+    add_log_arguments(command)
+
+    command = _add_command(
+        commands, "triage", triage, "say why capacity changed: which factor moved, and the likely cause"
+    )
+    add_triage_arguments(command, _span)
 
     command = _add_command(
         commands, "demo", demo, "run the daemon on a built-in fleet: no GPU, no engine needed"
@@ -248,8 +301,14 @@ def _add_command(
 
 
 _COMMAND_NOTES = {
-    "run": "SIGHUP loads the configuration again; a bad file keeps the old one. SIGTERM ends the daemon.",
-    "once": "Exit status: 0 all was readable, 1 something was not, 2 configuration error, 3 nothing was.",
+    "run": "With no arguments it finds every vLLM and llama-server of this machine, and goes on looking: by "
+    "the command lines of processes, and from GPU processes to a port that answers. Servers of a file and of "
+    "--server are watched beside them, each once. As root, or with CAP_SYS_PTRACE, in the host's PID and "
+    "network namespaces it sees them all. SIGHUP loads the configuration again; a bad file keeps the old "
+    "one. SIGUSR1 lets the driver go, for a GPU reset or a driver upgrade; SIGUSR2 takes it up again. "
+    "SIGTERM ends the daemon.",
+    "once": "With no arguments it looks for every vLLM and llama-server of this machine. Exit status: 0 all "
+    "was readable, 1 something was not, 2 configuration error, 3 nothing was.",
     "cost": "Exit status: 0, or 1 where the model or an option is not known: then there is no number at all.",
     "demo": "A scripted day in fast motion: load, preemption, longer prompts, a start-up race.",
 }
@@ -262,7 +321,13 @@ def _add_config_options(command: argparse.ArgumentParser) -> None:
         type=_url,
         action="append",
         metavar="URL",
-        help="an inference server to watch, beside those of the file; may be repeated",
+        help="an inference server to watch, beside those of the file and those found; may be repeated",
+    )
+    command.add_argument(
+        "--no-discovery",
+        dest="discovery",
+        action="store_false",
+        help="watch only the servers that are named; do not look for others on this machine",
     )
 
 
@@ -291,6 +356,22 @@ def _duration(text: str) -> float:
     from kvwatch.config_values import duration_between  # noqa: PLC0415
 
     return _parsed(duration_between("200ms", "1h"), text)
+
+
+def _history(text: str) -> Callable[[History | None], History | None]:
+    """Return what makes the configuration's history the one that is asked for."""
+    from kvwatch.config import History  # noqa: PLC0415
+
+    if text == "off":
+        return lambda _: None
+    path = Path(text).absolute()
+    return lambda history: (history or History()).model_copy(update={"path": path})
+
+
+def _span(text: str) -> float:
+    from kvwatch.config_values import duration_between  # noqa: PLC0415
+
+    return _parsed(duration_between("1s", "31d"), text)
 
 
 def _size(text: str) -> int:

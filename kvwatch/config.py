@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from kvwatch.config_models import SECTIONS, Config, Server, Strict, keys_of
+from kvwatch.config_models import SECTIONS, Config, History, Server, Strict, keys_of
 from kvwatch.config_values import Listen, name_of_url, parse_url, shown
 from kvwatch.config_yaml import Document, Key, Position, Problem, UnreadableError, parse_yaml, read_text
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Config",
     "ConfigError",
+    "History",
     "Listen",
     "Problem",
     "Server",

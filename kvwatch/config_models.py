@@ -35,6 +35,7 @@ from kvwatch.config_values import (
     parse_name,
     parse_switch,
     parse_url,
+    shown,
     size_between,
     whole_between,
 )
@@ -42,6 +43,7 @@ from kvwatch.config_yaml import opening_failure
 
 _LOG_FORMATS = ("logfmt", "json")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_RESERVED_NAME = "discovery"
 _MAX_PID = 4_194_304
 """PID_MAX_LIMIT of 64-bit Linux (include/linux/threads.h)."""
 
@@ -93,6 +95,23 @@ def _log_level(value: object) -> str:
     return parse_choice(value, _LOG_LEVELS)
 
 
+def _history(value: object) -> object:
+    """Return None for `off`, a mapping as it is."""
+    if value == "off" or value is False:
+        return None
+    if not isinstance(value, dict | BaseModel):
+        keys = ", ".join(keys_of(History))
+        raise RefusedValueError(f"{shown(value)} is not a mapping; allowed: off, or the keys {keys}")
+    return value
+
+
+def _server_name(value: object) -> str:
+    name = parse_name(value)
+    if name == _RESERVED_NAME:
+        raise RefusedValueError(f"{name!r} is kvwatch's own search for servers; allowed: any other name")
+    return name
+
+
 def _engine(value: object, info: ValidationInfo) -> str:
     engines = (info.context or {}).get("engines")
     return parse_name(value) if engines is None else parse_choice(value, engines)
@@ -122,6 +141,10 @@ class Nvml(Strict):
 
     enabled: Annotated[Literal["auto"] | bool, BeforeValidator(parse_auto_switch)] = "auto"
     deadline_seconds: Deadline = Field(default=2.0, alias="deadline")
+    let_go_seconds: Annotated[float, BeforeValidator(duration_between("1s", "1d"))] = Field(
+        default=600.0, alias="let_go"
+    )
+    """How long SIGUSR1 lets the driver go, where no SIGUSR2 comes before."""
 
 
 class Scrape(Strict):
@@ -129,6 +152,18 @@ class Scrape(Strict):
 
     deadline_seconds: Deadline = Field(default=3.0, alias="deadline")
     max_bytes: Annotated[int, BeforeValidator(size_between("64KiB", "256MiB"))] = 8 << 20
+
+
+class History(Strict):
+    """What is kept, and where; `path` None is the usual place."""
+
+    path: Annotated[Path, BeforeValidator(_absolute_path)] | None = None
+    retention_seconds: Annotated[float, BeforeValidator(duration_between("1h", "3650d"))] = Field(
+        default=30 * 86400.0, alias="retention"
+    )
+    max_bytes: Annotated[int, BeforeValidator(size_between("16MiB", "1TiB"))] = Field(
+        default=512 << 20, alias="max_size"
+    )
 
 
 class Log(Strict):
@@ -141,7 +176,7 @@ class Log(Strict):
 class Server(Strict):
     """One inference server, and what its pages do not say; None where the file says nothing either."""
 
-    name: Annotated[str, BeforeValidator(parse_name)] = ""
+    name: Annotated[str, BeforeValidator(_server_name)] = ""
     """Unique; host:port of the URL where the file gives none."""
     url: Annotated[str, BeforeValidator(parse_url)]
     """Base URL without a trailing slash."""
@@ -186,8 +221,11 @@ class Config(Strict):
         default=900.0, alias="typical_window"
     )
     share_limit_ratio: Fraction = Field(default=0.95, alias="share_limit")
+    discovery: Switch = True
     nvml: Nvml = Nvml()
     scrape: Scrape = Scrape()
+    history: Annotated[History | None, BeforeValidator(_history)] = History()
+    """None where it is switched off."""
     log: Log = Log()
     servers: tuple[Server, ...] = ()
 
@@ -196,6 +234,7 @@ SECTIONS: dict[str, type[Strict]] = {
     "": Config,
     "nvml": Nvml,
     "scrape": Scrape,
+    "history": History,
     "log": Log,
     "servers": Server,
 }

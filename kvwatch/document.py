@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvwatch import __version__
 
 if TYPE_CHECKING:
+    from kvwatch.observation import StartWindow
     from kvwatch.readings import Page
     from kvwatch.snapshot import Snapshot
     from kvwatch.visit import Visit
@@ -21,6 +22,7 @@ def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
     """Return everything that the snapshot holds."""
     document = _plain(snapshot)
     document["version"] = __version__
+    document["start_windows"] = [_start_window(window) for window in snapshot.start_windows]
     document["recompute_suspected"] = [
         {"server": server, "rank": rank, "requests": count}
         for (server, rank), count in sorted(snapshot.recompute_suspected.items())
@@ -36,6 +38,14 @@ def visit_document(visit: Visit) -> dict[str, Any]:
         "pages": [_page(page) for page in visit.pages],
         "reading": _plain(visit.reading),
     }
+
+
+def _start_window(window: StartWindow) -> dict[str, Any]:
+    """Return a start window with what its neighbours grew by, each and all together."""
+    neighbours = [
+        {**_plain(neighbour), "grew_bytes": neighbour.grew_bytes} for neighbour in window.neighbours
+    ]
+    return {**_plain(window), "neighbours": neighbours, "grew_bytes": window.grew_bytes}
 
 
 def _page(page: Page) -> dict[str, Any]:

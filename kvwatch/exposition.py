@@ -12,7 +12,8 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from kvwatch import __version__, metrics
-from kvwatch.families import Families, add_data, add_source, empty_family
+from kvwatch.families import Families, add_data, add_finding, add_source, empty_family
+from kvwatch.finding import RuleId, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +69,8 @@ class SnapshotCollector:
                 add_source(families, source)
             if self._is_fresh(snapshot):
                 add_data(families, snapshot)
+            else:
+                add_finding(families, RuleId.DATA_STALE, Severity.CRITICAL)
         return families.used()
 
     def describe(self) -> Iterator[Family]:

@@ -12,6 +12,7 @@ from kvwatch.readings import Reason, SumCount
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kvwatch.finding import RuleId, Severity
     from kvwatch.fit import Fit
     from kvwatch.metrics import Metric
     from kvwatch.snapshot import DeviceState, RankState, ServerState, Snapshot, SourceState
@@ -82,6 +83,13 @@ def add_data(families: Families, snapshot: Snapshot) -> None:
     for device in snapshot.devices:
         _add_device(families, device)
         families.add(metrics.DEVICE_SHARE_LIMIT, (device.reading.uuid,), snapshot.share_limit_ratio)
+    for change in snapshot.capacity_changes:
+        families.add(metrics.CAPACITY_CHANGE_RATIO, (change.server, change.baseline), change.ratio)
+        for factor, value in change.factors.items():
+            families.add(metrics.CAPACITY_CHANGE_LOG, (change.server, change.baseline, factor), value)
+    if snapshot.history is not None:
+        families.add(metrics.HISTORY_SIZE, (), snapshot.history.size_bytes)
+        families.add(metrics.HISTORY_OLDEST, (), snapshot.history.oldest_at)
     for process in snapshot.processes:
         pid = str(process.pid)
         labels = (process.device, pid, process.name, process.server, process.match)
@@ -89,6 +97,18 @@ def add_data(families: Families, snapshot: Snapshot) -> None:
         families.add(metrics.PROCESS_MEMORY, (process.device, pid), process.used_bytes)
     for server in snapshot.servers:
         _add_server(families, server, snapshot)
+    last = {(window.server, window.device): window for window in snapshot.start_windows}
+    for (name, uuid), window in last.items():
+        families.add(metrics.SERVER_START_GROWTH, (name, uuid), window.grew_bytes)
+    for finding in snapshot.findings:
+        add_finding(families, finding.rule, finding.severity, finding.server, finding.device)
+
+
+def add_finding(
+    families: Families, rule: RuleId, severity: Severity, server: str = "", device: str = ""
+) -> None:
+    """Add one finding."""
+    families.add(metrics.FINDING, (rule, severity, server, device), 1)
 
 
 def _add_device(families: Families, device: DeviceState) -> None:
@@ -100,6 +120,7 @@ def _add_device(families: Families, device: DeviceState) -> None:
     families.add(metrics.DEVICE_FREE, uuid, reading.free_bytes)
     families.add(metrics.DEVICE_RESERVED, uuid, reading.reserved_bytes)
     families.add(metrics.DEVICE_SHARE_SUM, uuid, device.share_sum_ratio)
+    families.add(metrics.DEVICE_SHARE_ASLEEP, uuid, device.share_asleep_ratio)
     for part in device.ledger:
         families.add(metrics.DEVICE_LEDGER, (reading.uuid, part.server, part.component), part.bytes)
 

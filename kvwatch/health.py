@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_KVWATCHS_OWN = (Source.NVML, Source.HISTORY)
+"""Their targets are no servers."""
+
 
 class Health:
     """What is known of each (source, target)."""
@@ -51,7 +54,7 @@ class Health:
     def forget_servers_except(self, names: Collection[str]) -> None:
         """Drop what is known of servers that are no longer watched."""
         self._states = {
-            key: state for key, state in self._states.items() if key[0] is Source.NVML or key[1] in names
+            key: state for key, state in self._states.items() if key[0] in _KVWATCHS_OWN or key[1] in names
         }
 
 

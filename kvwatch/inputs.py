@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kvwatch.custody import Custody
 from kvwatch.readings import ProcessTable, SourceError
 
 if TYPE_CHECKING:
@@ -27,7 +28,13 @@ class Inputs:
     """Of servers whose model file is configured or was found."""
     devices: Sequence[DeviceReading] = ()
     processes: ProcessTable = field(default_factory=ProcessTable)
+    custody: Custody = field(default_factory=Custody)
+    """Whose the processes were, as of the last poll."""
+    at: float = 0.0
+    """Monotonic seconds of this poll."""
     typical: Mapping[tuple[str, str], TypicalLength] = field(default_factory=dict)
     """(server, rank) -> the typical request."""
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     launches: Mapping[str, Launch] = field(default_factory=dict)
+    awake_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Server -> device -> what it held there when it was last seen awake, in its present life."""

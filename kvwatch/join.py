@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvwatch.attribution import attribute
 from kvwatch.inputs import Inputs
-from kvwatch.ledger import Usage, device_ledger
-from kvwatch.owners import Owner, find_owners
-from kvwatch.readings import Outcome, ProcessTable, Reason, Source
+from kvwatch.ledger import device_ledger
+from kvwatch.owners import find_owners
+from kvwatch.readings import Outcome, Reason, Source
 from kvwatch.servers import join_server
+from kvwatch.shares import claimed_ratio, device_claims, gave_memory_back
 from kvwatch.snapshot import DeviceState, ProcessState, ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvwatch.readings import DeviceReading
+    from kvwatch.attribution import Attribution
+    from kvwatch.custody import Custody
+    from kvwatch.owners import Owner
+    from kvwatch.readings import DeviceReading, GpuProcess, ProcessTable
 
 __all__ = ["Inputs", "Joined", "join"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The picture; `outcomes` are those of the model source."""
+    """The picture; `outcomes` are those of the model source, and why memory could not be attributed."""
 
     devices: tuple[DeviceState, ...]
     processes: tuple[ProcessState, ...]
     servers: tuple[ServerState, ...]
     outcomes: tuple[Outcome, ...]
+    custody: Custody
+    """For the next poll."""
 
 
 def join(inputs: Inputs) -> Joined:
     """Join one poll's readings."""
     pids = {process.pid for device in inputs.devices for process in device.processes}
-    owners = find_owners(inputs.processes, pids)
+    custody, owners = inputs.custody.advance(
+        inputs.processes,
+        find_owners(inputs.processes, pids),
+        watched={target.name: target.url for target in inputs.targets},
+        at=inputs.at,
+    )
     servers: list[ServerState] = []
     outcomes: list[Outcome] = []
     for target in inputs.targets:
@@ -50,17 +63,16 @@ def join(inputs: Inputs) -> Joined:
             )
         servers.append(state)
         outcomes.append(outcome)
+    attributions = [attribute(device, inputs.processes, owners, servers) for device in inputs.devices]
+    outcomes += [attribution.outcome for attribution in attributions if attribution.outcome is not None]
     return Joined(
-        devices=tuple(_device(device, inputs, owners, servers) for device in inputs.devices),
+        custody=custody,
+        devices=tuple(
+            _device(device, inputs, owners, servers, attribution)
+            for device, attribution in zip(inputs.devices, attributions, strict=True)
+        ),
         processes=tuple(
-            ProcessState(
-                device=device.uuid,
-                pid=process.pid,
-                used_bytes=process.used_bytes,
-                name=_name(inputs.processes, process.pid),
-                server=owners[process.pid].server,
-                match=owners[process.pid].match,
-            )
+            _process(device.uuid, process, owners[process.pid], inputs.processes)
             for device in inputs.devices
             for process in device.processes
         ),
@@ -70,63 +82,56 @@ def join(inputs: Inputs) -> Joined:
 
 
 def _device(
-    device: DeviceReading, inputs: Inputs, owners: Mapping[int, Owner], servers: Sequence[ServerState]
+    device: DeviceReading,
+    inputs: Inputs,
+    owners: Mapping[int, Owner],
+    servers: Sequence[ServerState],
+    attribution: Attribution,
 ) -> DeviceState:
-    by_server = {
-        server.target.name: server.device_bytes[device.uuid]
-        for server in servers
-        if device.uuid in server.device_bytes
-    }
-    nobodys = [process.used_bytes for process in device.processes if owners[process.pid].server is None]
-    known = [used for used in nobodys if used is not None]
-    whole = device.processes_reason is None and len(known) == len(nobodys)
-    untold = any(owners[process.pid].ambiguous for process in device.processes)
-    certain = whole and not untold and not (nobodys and _some_owner_unknown(inputs))
-    usage = Usage(
-        by_server=by_server,
-        nobodys_bytes=sum(known) if certain else None,
-        kv_bytes={
-            server.target.name: server.pool_bytes
-            for server in servers
-            if server.pool_bytes is not None and device.uuid in server.device_bytes
-        },
-        weights_bytes={
-            server.target.name: server.weights_bytes
-            for server in servers
-            if server.weights_bytes is not None and device.uuid in server.device_bytes
-        },
-    )
+    counts = Counter(server for process in device.processes if (server := owners[process.pid].server))
+    claims = device_claims(device, servers, counts, inputs.awake_bytes)
+    claims_complete = attribution.owners_known
     return DeviceState(
         reading=device,
-        ledger=device_ledger(device, usage),
-        share_sum_ratio=_share_sum(device, servers),
+        ledger=device_ledger(device, attribution.usage),
+        share_sum_ratio=claimed_ratio(claims, asleep=False) if claims_complete else None,
+        share_asleep_ratio=claimed_ratio(claims, asleep=True)
+        if claims_complete and not _some_sleeper_unplaced(inputs, servers)
+        else None,
+        claims=claims,
+        claims_complete=claims_complete,
     )
 
 
-def _share_sum(device: DeviceReading, servers: Sequence[ServerState]) -> float | None:
-    """Add up what the servers on a device claim of it.
-
-    gpu_memory_utilization is a claim on the whole card; a server without one, or with a pin that overrides
-    it, claims what its processes hold.
-    """
-    claims: list[float] = []
-    for server in servers:
-        if device.uuid not in server.device_bytes:
-            continue
-        share, held = server.share_ratio, server.device_bytes[device.uuid]
-        if share is None and held is not None and device.total_bytes:
-            share = held / device.total_bytes
-        if share is None:
-            return None
-        claims.append(share)
-    return sum(claims) if claims else None
+def _some_sleeper_unplaced(inputs: Inputs, servers: Sequence[ServerState]) -> bool:
+    """Tell whether a server of this machine sleeps of which it is not known what it would take back where."""
+    here = {outcome.target for outcome in inputs.processes.outcomes}
+    return any(
+        gave_memory_back(server)
+        and server.target.name in here
+        and not server.device_bytes
+        and server.target.name not in inputs.awake_bytes
+        for server in servers
+    )
 
 
-def _some_owner_unknown(inputs: Inputs) -> bool:
-    """Tell whether a process without an owner may still be a watched server's."""
-    return any(outcome.reason is not None for outcome in inputs.processes.outcomes)
-
-
-def _name(processes: ProcessTable, pid: int) -> str | None:
-    identity = processes.processes.get(pid)
-    return identity.name if identity else None
+def _process(device: str, process: GpuProcess, owner: Owner, processes: ProcessTable) -> ProcessState:
+    identity = processes.processes.get(process.pid)
+    state = ProcessState(
+        device=device,
+        pid=process.pid,
+        used_bytes=process.used_bytes,
+        name=None,
+        server=owner.server or owner.orphan_of or None,
+        match=owner.match,
+        orphan=owner.orphan_of is not None,
+    )
+    if identity is None:
+        return state
+    return replace(
+        state,
+        name=identity.name,
+        container=identity.container,
+        pod_uid=identity.pod_uid,
+        unit=identity.unit,
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvwatch.snapshot import Component, LedgerPart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from kvwatch.readings import DeviceReading
 
@@ -24,6 +24,14 @@ class Usage:
     """Each server's KV pool on this device, where it is known."""
     weights_bytes: Mapping[str, int]
     """Each server's weights on this device, where they are known."""
+    orphans: Mapping[str, int | None] = field(default_factory=dict)
+    """Processes that outlived their server, by its name; empty where that is not known."""
+
+    @property
+    def seen_bytes(self) -> int | None:
+        """What all processes hold; None where that of one is not known."""
+        shares = [*self.by_server.values(), *self.orphans.values(), self.nobodys_bytes]
+        return None if None in shares else sum(share for share in shares if share is not None)
 
 
 def device_ledger(device: DeviceReading, usage: Usage) -> tuple[LedgerPart, ...]:
@@ -31,8 +39,12 @@ def device_ledger(device: DeviceReading, usage: Usage) -> tuple[LedgerPart, ...]
     parts: list[LedgerPart] = []
     for server, used in sorted(usage.by_server.items()):
         parts += _server_parts(server, used, usage.kv_bytes.get(server), usage.weights_bytes.get(server))
-    shares: Sequence[int | None] = [*usage.by_server.values(), usage.nobodys_bytes]
-    seen = None if None in shares else sum(share for share in shares if share is not None)
+    parts += [
+        LedgerPart(component=Component.ORPHAN, server=server, bytes=held)
+        for server, held in sorted(usage.orphans.items())
+        if held is not None
+    ]
+    seen = usage.seen_bytes
     rest = None
     if seen is not None and device.used_bytes is not None and device.processes_reason is None:
         rest = device.used_bytes - seen

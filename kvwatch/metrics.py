@@ -66,12 +66,22 @@ SOURCE_LAST_SUCCESS = _gauge(
 )
 SOURCE_DURATION = _gauge("source_duration_seconds", "source target", "Duration of the last attempt.")
 SOURCE_FAILURES = _counter("source_failures_total", "source target reason", "Failed attempts by reason.")
+HISTORY_SIZE = _gauge(
+    "history_size_bytes", "", "Size of kvwatch's own history file; absent while it cannot be written."
+)
+HISTORY_OLDEST = _gauge(
+    "history_oldest_timestamp_seconds", "", "Unix time of the oldest minute in the history."
+)
 ENGINE_METRIC_MISSING = _gauge(
     "engine_metric_missing", "server metric", "1 for each series that the engine should have and does not."
 )
 
 # Devices and processes
-DEVICE_INFO = _gauge("device_info", "device index name driver parent", "A GPU; `device` is its UUID.")
+DEVICE_INFO = _gauge(
+    "device_info",
+    "device index name driver parent",
+    "A GPU; `device` is its UUID, `parent` that of a MIG instance's GPU.",
+)
 DEVICE_TOTAL = _gauge("device_memory_total_bytes", "device", "Memory of the device.")
 DEVICE_USED = _gauge(
     "device_memory_used_bytes",
@@ -89,6 +99,11 @@ DEVICE_SHARE_SUM = _gauge(
     "device_share_sum_ratio",
     "device",
     "What the servers on the device claim together: their shares, or what their processes hold.",
+)
+DEVICE_SHARE_ASLEEP = _gauge(
+    "device_share_asleep_ratio",
+    "device",
+    "What servers asleep would claim of the device on waking; it is no part of kvwatch_device_share_sum_ratio.",
 )
 DEVICE_SHARE_LIMIT = _gauge(
     "device_share_limit_ratio", "device", "The configured limit of kvwatch_device_share_sum_ratio."
@@ -119,6 +134,11 @@ SERVER_START = _gauge(
 )
 SERVER_CONFIG_CHANGED = _gauge(
     "server_config_changed_timestamp_seconds", "server", "Unix time when kvwatch saw the fingerprint change."
+)
+SERVER_START_GROWTH = _gauge(
+    "server_start_neighbour_growth_bytes",
+    "server device",
+    "By how much other processes on the device grew while the server last started or woke.",
 )
 SERVER_SLEEPING = _gauge(
     "server_sleeping", "server", "Whether the server sleeps or is paused: nothing fits then."
@@ -160,6 +180,18 @@ MINIMUM_KV_BYTES = _gauge(
 ENGINE_KV_TOKENS = _gauge("engine_kv_tokens", _RANK, "The engine's own KV cache size, null block included.")
 ENGINE_MAX_CONCURRENCY = _gauge(
     "engine_max_concurrency", _RANK, "The engine's own maximum concurrency: a start-up charge, not what fits."
+)
+
+# Change
+CAPACITY_CHANGE_RATIO = _gauge(
+    "capacity_change_ratio",
+    "server baseline",
+    "Typical requests that the pool holds now / then, unfloored; baseline is 1d, 7d or start.",
+)
+CAPACITY_CHANGE_LOG = _gauge(
+    "capacity_change_log",
+    "server baseline factor",
+    "What each factor did to capacity since the baseline: natural logarithms that add up to the ratio's.",
 )
 
 # Requests
@@ -254,4 +286,11 @@ WORST_CASE_DEMAND = _gauge(
     "worst_case_demand_ratio",
     _RANK,
     "Request limit x what each may hold / pool; above 1 preemption, or failure at llama.cpp, is possible.",
+)
+
+# Findings
+FINDING = _gauge(
+    "finding",
+    "rule severity server device",
+    "1 for each rule that holds now; docs/findings.md explains them. An absent one is no all-clear.",
 )

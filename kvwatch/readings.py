@@ -51,6 +51,7 @@ class Source(StrEnum):
     PROCFS = "procfs"
     ENGINE = "engine"
     MODEL = "model"
+    HISTORY = "history"
 
 
 class SourceError(Exception):
@@ -96,6 +97,8 @@ class DeviceReading:
     reserved_bytes: int | None = None
     memory_version: int | None = None
     memory_reason: Reason | None = None
+    divided: bool = False
+    """MIG is on: memory and processes are those of its instances, and are told there only."""
     processes: tuple[GpuProcess, ...] = ()
     processes_reason: Reason | None = None
     """Set when the process list is incomplete: then nothing may be concluded from an absence."""
@@ -118,6 +121,20 @@ class NvmlReading:
     """One for `driver`, one for each device that was asked."""
 
 
+class ProcessRole(StrEnum):
+    """What a process's command line, or the title it gave itself, says that it is."""
+
+    SERVER = "server"
+    """A server of an engine that is known, or a part of one that answers requests."""
+    LAUNCHER = "launcher"
+    """Starts engines for a server elsewhere (`vllm serve --headless`)."""
+    ENGINE = "engine"
+    """A server's child that computes, and never answers requests itself: an engine core, a worker."""
+    ACTOR = "actor"
+    """A Ray actor: its parent is Ray's, whoever it works for."""
+    OTHER = "other"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
     """A process that cannot be mistaken for a later one with the same number: (pid, start time).
@@ -134,6 +151,38 @@ class ProcessIdentity:
     """Unix seconds."""
     executable: str | None = None
     """Target of /proc/PID/exe; None where it may not be read."""
+    role: ProcessRole | None = None
+    """None where its command line may not be read, or says too little."""
+    container: str | None = None
+    """64 hex digits; None where it is in no container, or that cannot be seen. So with the next three."""
+    pod_uid: str | None = None
+    unit: str | None = None
+    """Name of its systemd service."""
+    group: str | None = None
+    """Path of its container or service: processes with the same path are in the same."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What no other process of this boot has."""
+        return self.pid, self.start_ticks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where a server's processes are, as configured: a container or a systemd service, one of the two."""
+
+    container: str | None = None
+    """An ID, or its beginning."""
+    unit: str | None = None
+
+    def holds(self, process: ProcessIdentity) -> bool:
+        """Tell whether a process is in it."""
+        if self.container is not None:
+            return process.container is not None and process.container.startswith(self.container)
+        return self.unit is not None and process.unit == self.unit
+
+    def __str__(self) -> str:
+        return self.unit or f"container {self.container}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +193,13 @@ class ProcessTable:
     listeners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Server name -> PIDs that hold its listening socket, or the configured PID."""
     configured: frozenset[str] = frozenset()
-    """Servers whose PID the configuration gave."""
+    """Servers whose processes the configuration gave."""
+    homes: Mapping[str, Home] = field(default_factory=dict)
+    """Server name -> the container or service that the configuration says its processes are in."""
+    hidden: frozenset[int] = frozenset()
+    """Processes that were asked for, exist, and cannot be seen (hidepid)."""
+    reason: Reason | None = None
+    """Why nothing was read."""
     outcomes: tuple[Outcome, ...] = ()
 
 
@@ -255,6 +310,8 @@ class EngineReading:
     full_length_reason: Reason | None = None
     """Why the server does not say: the reason of the page that states it."""
     sleeping: bool | None = None
+    memory_kept: bool | None = None
+    """Whether a sleeping server has kept its pool and weights: it is paused then (vLLM's level 0)."""
     cost_rules: str | None = None
     """Whose allocation rules a model file is to be read by: `vllm`; None where no rules are known."""
     prefix_caching: bool | None = None

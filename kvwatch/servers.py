@@ -35,6 +35,8 @@ def join_server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> 
             device_bytes=device_bytes,
             started_at=started_at,
             model_hash=model_hash,
+            share_ratio=None if target.pin_bytes else target.share_ratio,
+            pin_bytes=target.pin_bytes,
         )
         return state, _model_outcome(target, None, model, pool_known=None)
     full_length = reading.full_length_tokens or target.full_length_tokens
@@ -71,7 +73,7 @@ def join_server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> 
         fingerprint=inputs.fingerprints.get(target.name),
         ranks=ranks,
         cache_dtype=cache_dtype,
-        share_ratio=None if pin else reading.share_ratio or target.share_ratio,
+        share_ratio=None if pin else _share_ratio(reading, target),
         pin_bytes=pin,
         groups=groups_of(blocks) if blocks and bytes_known else (),
         bytes_per_block=blocks.bytes_per_block if blocks and bytes_known else None,
@@ -89,6 +91,12 @@ def join_server(target: Target, inputs: Inputs, owners: Mapping[int, Owner]) -> 
     return state, _model_outcome(target, state, plan, pool_known=pool_known)
 
 
+def _share_ratio(reading: EngineReading, target: Target) -> float | None:
+    """Return gpu_memory_utilization; a page that shows it and says that it does not hold is believed."""
+    shown = any(name == "gpu_memory_utilization" for name, _ in reading.settings)
+    return reading.share_ratio if shown else target.share_ratio
+
+
 def _ranks_known(
     target: Target, rank_count: int, devices: Sequence[DeviceReading], device_bytes: Mapping[str, int | None]
 ) -> bool:
@@ -100,7 +108,7 @@ def _ranks_known(
         return False  # the ranks of a pipeline hold different layers
     if target.tensor_parallel is not None:
         return True
-    whole = all(device.processes_reason in (None, Reason.NOT_SUPPORTED) for device in devices)
+    whole = all(device.processes_reason is None or device.divided for device in devices)
     return whole and len(device_bytes) == rank_count
 
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kvwatch.capacity_change import CapacityChange
+    from kvwatch.finding import Finding, Unjudged
     from kvwatch.fit import Fit, Load
+    from kvwatch.observation import StartWindow
     from kvwatch.readings import DeviceReading, EngineReading, RankReading, Reason, Source
     from kvwatch.target import Target
     from kvwatch.typical import TypicalLength
@@ -30,6 +33,8 @@ class Match(StrEnum):
     CONFIGURED = "configured"
     PORT = "port"
     TREE = "tree"
+    CGROUP = "cgroup"
+    """It shares the container or the systemd service of the server's listener."""
     NONE = "none"
 
 
@@ -44,6 +49,8 @@ class Component(StrEnum):
     UNDIVIDED = "undivided"
     """A server's process memory where its KV pool's bytes are not known."""
     OTHER = "other"
+    ORPHAN = "orphan"
+    """An engine's process whose server is gone."""
     UNATTRIBUTED = "unattributed"
     RESERVED = "reserved"
     FREE = "free"
@@ -135,6 +142,30 @@ class LedgerPart:
     server: str = ""
 
 
+class ClaimBasis(StrEnum):
+    """What a server's claim on a device rests on."""
+
+    SHARE = "share"
+    """gpu_memory_utilization, for each of its ranks there."""
+    PIN = "pin"
+    """A pinned pool: weights, pool and working memory, which is what its processes hold."""
+    HELD = "held"
+    """What its processes hold: it has no share, or holds more than its share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one server claims of one device, as a fraction of it."""
+
+    server: str
+    ratio: float | None
+    basis: ClaimBasis
+    asleep: bool = False
+    """It has given its memory back: this is what it would claim on waking."""
+    why: str = ""
+    """Why the claim is not known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
     """One device and where its memory went; a part that is not known is not in the ledger."""
@@ -143,6 +174,11 @@ class DeviceState:
     ledger: tuple[LedgerPart, ...] = ()
     share_sum_ratio: float | None = None
     """What its servers claim together; None where no server is matched, or one's claim is not known."""
+    share_asleep_ratio: float | None = None
+    """What servers asleep would claim of it on waking; None where that is not known."""
+    claims: tuple[Claim, ...] = ()
+    claims_complete: bool = False
+    """Every process there has a known owner, or certainly none of the servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +190,28 @@ class ProcessState:
     used_bytes: int | None
     name: str | None
     server: str | None
+    """Of an orphan the server that is gone, where it is known which."""
     match: Match
+    container: str | None = None
+    """64 hex digits; None where it is in no container, or that cannot be seen. So with the next two."""
+    pod_uid: str | None = None
+    unit: str | None = None
+    """Name of its systemd service."""
+    orphan: bool = False
+    """An engine's process whose server is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodState:
+    """What Kubernetes calls a container that holds a device."""
+
+    container: str
+    """64 hex digits."""
+    pod_uid: str
+    pod: str
+    namespace: str
+    name: str
+    """Of the container within its pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +226,16 @@ class SourceState:
     last_success_at: float | None
     """Unix seconds; None until the first."""
     failures: Mapping[Reason, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryState:
+    """What kvwatch's own history file came to."""
+
+    size_bytes: int
+    """On disk, the log of writes included."""
+    oldest_at: float | None
+    """Unix seconds; None where no minute is kept yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +262,17 @@ class Snapshot:
     sources: tuple[SourceState, ...]
     recompute_suspected: Mapping[tuple[str, str], int]
     """(server, rank) -> requests that stopped running without finishing, since kvwatch started."""
+    pods: tuple[PodState, ...] = ()
+    """Of the containers that hold a device, where their names are asked for and known."""
+    history: HistoryState | None = None
+    """None where it is switched off, or cannot be written."""
+    start_windows: tuple[StartWindow, ...] = ()
+    """The last starts and wakings of each server, in order of time."""
+    capacity_changes: tuple[CapacityChange, ...] = ()
+    """Against the baselines that the history knows; empty where none is kept."""
+    findings: tuple[Finding, ...] = ()
+    unjudged: tuple[Unjudged, ...] = ()
+    """Rules that could not be judged: that they are no findings is no all-clear."""
 
     def is_stale(self, now: float) -> bool:
         """Tell whether the data may no longer be shown; `now` is of the same clock as `monotonic_at`."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvwatch.fit import Fit
 from kvwatch.readings import Reason
+from kvwatch.sources.discovery.found import DISCOVERY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +33,13 @@ _HEADINGS = (
 
 def render_table(snapshot: Snapshot) -> str:
     """Return the snapshot as a text of several paragraphs; `?` stands for unknown, never for zero."""
-    paragraphs = [*_servers(snapshot.servers), *_devices(snapshot), *_problems(snapshot)]
+    paragraphs = [
+        *_servers(snapshot.servers),
+        *_search(snapshot),
+        *_findings(snapshot),
+        *_devices(snapshot),
+        *_problems(snapshot),
+    ]
     return "\n\n".join(paragraphs) + "\n"
 
 
@@ -44,6 +51,8 @@ def _servers(servers: Sequence[ServerState]) -> Iterator[str]:
     notes: list[str] = []
     for server in answering:
         rows += [_rank_row(server, rank) for rank in server.ranks]
+        if server.target.discovered:
+            notes.append(f"  {server.target.name} was found by itself: process {server.target.pid}")
         if server.reading and server.reading.sleeping:
             notes.append(f"  {server.target.name} sleeps: nothing fits until it wakes")
         if any(rank.basis == "admission" for rank in server.ranks):
@@ -72,6 +81,33 @@ def _rank_row(server: ServerState, rank: RankState) -> tuple[str, ...]:
     )
 
 
+def _search(snapshot: Snapshot) -> Iterator[str]:
+    """Say what was looked for where there is no server at all, and what to do."""
+    if snapshot.servers:
+        return
+    looked = [source.detail for source in snapshot.sources if source.target == DISCOVERY]
+    what = _one_line(looked[0]) if looked else "none is named, and discovery is off"
+    yield "\n".join(
+        (
+            "No server",
+            f"  {what}",
+            "  one that starts here is found by itself; name one elsewhere: --server http://HOST:PORT",
+        )
+    )
+
+
+def _findings(snapshot: Snapshot) -> Iterator[str]:
+    """Say what is wrong and what to do; a rule that must hold for a while is not among the first poll's."""
+    if not snapshot.findings:
+        return
+    width = max(len(finding.severity) for finding in snapshot.findings)
+    lines = ["Findings"]
+    for finding in snapshot.findings:
+        lines.append(f"  {finding.severity:{width}}  {finding.rule}: {_one_line(finding.summary)}")
+        lines.append(f"  {'':{width}}  {_one_line(finding.next_step)}")
+    yield "\n".join(lines)
+
+
 def _devices(snapshot: Snapshot) -> Iterator[str]:
     for device in snapshot.devices:
         yield "\n".join(_device(device))
@@ -80,7 +116,10 @@ def _devices(snapshot: Snapshot) -> Iterator[str]:
 def _device(device: DeviceState) -> Iterator[str]:
     reading = device.reading
     total = reading.total_bytes
-    yield f"Device {reading.index}  {reading.name or UNKNOWN}  {reading.uuid}  {_mib(total)} in all"
+    size = "divided by MIG into what follows" if reading.divided else f"{_mib(total)} in all"
+    yield f"Device {reading.index}  {reading.name or UNKNOWN}  {reading.uuid}  {size}"
+    if reading.divided:
+        return
     rows = [
         (
             part.server or "",

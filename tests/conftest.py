@@ -11,7 +11,7 @@ import pytest
 from tests.nvml_standin.machine import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 
@@ -34,6 +34,14 @@ async def machine(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Machine]:
     machine = Machine(tmp_path)
     yield machine
     await machine.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the history of daemons that are given no place for it out of this machine's own folders."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STATE_DIRECTORY", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture

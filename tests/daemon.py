@@ -89,10 +89,17 @@ def reason(series: Series, source: str, target: str) -> str | None:
 
 
 def config(
-    text: str, *, nvml: str = "{enabled: false}", interval: str = "200ms", typical_window: str = "15m"
+    text: str,
+    *,
+    nvml: str = "{enabled: false}",
+    interval: str = "200ms",
+    typical_window: str = "15m",
+    discovery: bool = False,
+    history: str = "off",
 ) -> Config:
-    """Return a configuration for a test: any port, polls often, no NVML unless asked for."""
+    """Return a test's configuration: any port, polls often; NVML, discovery and history only if asked."""
     head = f"listen: 127.0.0.1:0\ninterval: {interval}\ntypical_window: {typical_window}\nnvml: {nvml}\n"
+    head += f"discovery: {str(discovery).lower()}\nhistory: {history}\n"
     return parse_config(head + text, "kvwatch.yaml", ADAPTERS)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from kvwatch.capacity_change import CapacityChange
+from kvwatch.finding import Finding, RuleId, Severity, Unjudged
 from kvwatch.fit import Bound, Fit, Load
+from kvwatch.observation import Neighbour, StartWindow
 from kvwatch.readings import (
     DeviceReading,
     EngineReading,
@@ -15,8 +18,11 @@ from kvwatch.readings import (
 )
 from kvwatch.snapshot import (
     Basis,
+    Claim,
+    ClaimBasis,
     Component,
     DeviceState,
+    HistoryState,
     KvGroup,
     LedgerPart,
     Match,
@@ -168,6 +174,9 @@ def known() -> Snapshot:
                     LedgerPart(component=Component.FREE, bytes=180 * MIB),
                 ),
                 share_sum_ratio=0.92,
+                share_asleep_ratio=0.0,
+                claims=(Claim(server="chat", ratio=0.92, basis=ClaimBasis.SHARE),),
+                claims_complete=True,
             ),
         ),
         processes=(
@@ -186,6 +195,60 @@ def known() -> Snapshot:
             source(Source.MODEL, "chat", Reason.UNKNOWN_ARCHITECTURE, "FooForCausalLM"),
         ),
         recompute_suspected={("chat", "0"): 6, ("chat", "1"): 0},
+        history=HistoryState(size_bytes=8 * MIB, oldest_at=3000.0),
+        start_windows=(
+            StartWindow(
+                server="chat",
+                device="GPU-0",
+                started_at=1000.0,
+                ready_at=1060.0,
+                seen_from=1000.0,
+                free_first_bytes=900 * MIB,
+                free_last_bytes=180 * MIB,
+                neighbours=(
+                    Neighbour(
+                        server="",
+                        name="python3",
+                        pid=77,
+                        first_bytes=10 * MIB,
+                        last_bytes=30 * MIB,
+                        most_bytes=60 * MIB,
+                    ),
+                ),
+            ),
+        ),
+        capacity_changes=(
+            CapacityChange(
+                server="chat",
+                baseline="1d",
+                at=4980.0,
+                ratio=0.5,
+                factors={
+                    "pool": -0.6931471805599453,
+                    "cost_per_token": 0.0,
+                    "prompt_length": 0.0,
+                    "generation_length": 0.0,
+                },
+                cause="pool_smaller_startup_race",
+                confidence="high",
+                headline="chat: room for typical requests went to 50 % of what it was.",
+                evidence=("embedding grew by 5 GiB while it started.",),
+                levers=("Restart it alone.",),
+                deployed=True,
+            ),
+        ),
+        findings=(
+            Finding(
+                rule=RuleId.WAITING_POOL_FULL,
+                severity=Severity.CRITICAL,
+                server="chat",
+                summary="chat has 2 requests waiting: its pool is full, 96% of it used",
+                detail="New requests are answered late.",
+                next_step="Send load elsewhere or add a replica.",
+                since=4900.0,
+            ),
+        ),
+        unjudged=(Unjudged(rule=RuleId.STALLED_POOL_FREE, server="pinned", why="nothing is known"),),
     )
 
 

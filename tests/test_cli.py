@@ -113,7 +113,7 @@ async def test_once_shows_servers_devices_and_what_is_not_known(tmp_path: Path) 
     ):
         file = tmp_path / "kvwatch.yaml"
         file.write_text(
-            "nvml: {deadline: 10s}\n"
+            "nvml: {deadline: 10s}\ndiscovery: false\n"
             f"servers: [{{name: good, url: '{good.url}'}}, {{name: bad, url: '{bad.url}', engine: vllm}}]"
         )
         result = await asyncio.to_thread(kvwatch, "once", "--config", str(file), environment=environment)
@@ -136,9 +136,13 @@ async def test_once_exits_with_0_when_all_is_known_and_3_when_nothing_is() -> No
     """A machine without a driver is no problem unless the configuration wants one."""
     nowhere = {"LD_LIBRARY_PATH": "/nowhere"}
     async with replaying(vllm_pages("idle")) as replay:
-        result = await asyncio.to_thread(kvwatch, "once", "--server", replay.url, environment=nowhere)
+        result = await asyncio.to_thread(
+            kvwatch, "once", "--no-discovery", "--server", replay.url, environment=nowhere
+        )
         assert (result.returncode, result.stderr) == (0, "")
         replay.pages.clear()
-        result = await asyncio.to_thread(kvwatch, "once", "--server", replay.url, environment=nowhere)
+        result = await asyncio.to_thread(
+            kvwatch, "once", "--no-discovery", "--server", replay.url, environment=nowhere
+        )
         assert result.returncode == 3
         assert "not_found" in result.stdout

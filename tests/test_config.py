@@ -35,7 +35,7 @@ ENGINES = ("vllm", "llamacpp")
 FIXTURES = Path(__file__).parent / "config"
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
 
-TOP_KEYS = "listen, interval, typical_window, share_limit, nvml, scrape, log, servers"
+TOP_KEYS = "listen, interval, typical_window, share_limit, discovery, nvml, scrape, history, log, servers"
 SERVER_KEYS = (
     "name, url, engine, bearer_token_file, ca_file, pid, model_config, full_length_tokens, request_limit, "
     "max_num_batched_tokens, pool_tokens, kv_unified, cache_dtype, share, kv_cache_memory_bytes, "
@@ -127,6 +127,15 @@ INVALID = {
     "engine": [
         "3: servers[0].engine: 'sglang' is not a choice; allowed: auto, vllm, llamacpp",
     ],
+    "history": [
+        "2: history.path: this is not a path; allowed: the path of a file",
+        "3: history.retention: '30m' is out of range; allowed: 1h to 3650d",
+        "4: history.max_size: '1MiB' is out of range; allowed: 16MiB to 1TiB",
+        "5: history.keep: unknown key; allowed: path, retention, max_size",
+    ],
+    "history-switch": [
+        "1: history: 'on' is not a mapping; allowed: off, or the keys path, retention, max_size",
+    ],
     "interval-range": [
         "1: interval: '100ms' is out of range; allowed: 200ms to 1h",
     ],
@@ -168,12 +177,14 @@ INVALID = {
     "name-duplicate": [
         "6: servers[2].name: 'chat' is the name of servers[0] in line 2; names are unique",
     ],
+    "discovery": [
+        "1: discovery: 'auto' is not a boolean; allowed: true, false",
+        "4: servers[0].name: 'discovery' is kvwatch's own search for servers; allowed: any other name",
+    ],
     "name": [
         f"2: servers[0].name: 'chat server' is not a name; {NAME}",
     ],
     "not-in-this-version": [
-        f"1: discovery: unknown key; allowed: {TOP_KEYS}",
-        f"2: history: unknown key; allowed: {TOP_KEYS}",
         f"3: web_config_file: unknown key; allowed: {TOP_KEYS}",
         f"6: servers[0].container: unknown key; allowed: {SERVER_KEYS}",
         f"7: servers[0].unit: unknown key; allowed: {SERVER_KEYS}",
@@ -184,6 +195,7 @@ INVALID = {
     "nvml": [
         "1: nvml.enabled: 'off' is not a choice; allowed: auto, true, false",
         "1: nvml.deadline: '2m' is out of range; allowed: 50ms to 1m",
+        "1: nvml.let_go: '0s' is out of range; allowed: 1s to 1d",
     ],
     "path": [
         "3: servers[0].model_config: this is not a path; allowed: the path of a file",
@@ -209,7 +221,7 @@ INVALID = {
         f"3: servers[0].bearer_token: unknown key; did you mean bearer_token_file? allowed: {SERVER_KEYS}",
     ],
     "section-type": [
-        "1: nvml: true is not a mapping; allowed: the keys enabled, deadline",
+        "1: nvml: true is not a mapping; allowed: the keys enabled, deadline, let_go",
         "2: log: a list is not a mapping; allowed: the keys format, level",
         "3: servers: a mapping is not a list; allowed: a list of servers, each `- url: http://127.0.0.1:8000`",
     ],
@@ -244,7 +256,7 @@ INVALID = {
         f"2: intervall: unknown key; did you mean interval? allowed: {TOP_KEYS}",
     ],
     "unknown-section-key": [
-        "2: nvml.timeout: unknown key; allowed: enabled, deadline",
+        "2: nvml.timeout: unknown key; allowed: enabled, deadline, let_go",
     ],
     "unknown-server-key": [
         f"3: servers[0].Full-Length: unknown key; did you mean full_length_tokens? allowed: {SERVER_KEYS}",
@@ -660,7 +672,7 @@ class TestConfig:
     """The value itself."""
 
     def test_defaults(self) -> None:
-        """With no file, the documented defaults hold and no server is watched."""
+        """With no file, the documented defaults hold: no server is named, all are looked for."""
         config = default_config()
         assert (str(config.listen), config.interval_seconds, config.typical_window_seconds) == (
             "127.0.0.1:9836",
@@ -674,6 +686,21 @@ class TestConfig:
         )
         assert (config.scrape.deadline_seconds, config.scrape.max_bytes) == (3.0, 8388608)
         assert (config.log.format, config.log.level, config.servers) == ("logfmt", "info", ())
+        assert config.discovery is True
+        assert config.history is not None
+        assert (config.history.path, config.history.retention_seconds) == (None, 30 * 86400)
+        assert config.history.max_bytes == 512 << 20
+
+    @pytest.mark.parametrize("word", ["off", "'off'", "false"])
+    def test_history_can_be_switched_off(self, word: str) -> None:
+        """By the word that the documents use, and by the one that people try."""
+        assert parse_config(f"history: {word}", "kvwatch.yaml", ENGINES).history is None
+
+    def test_a_relative_history_starts_at_the_configurations_folder(self) -> None:
+        """As every other path."""
+        config = parse_config("history: {path: state/h.db}", "/etc/kvwatch/kvwatch.yaml", ENGINES)
+        assert config.history is not None
+        assert config.history.path == Path("/etc/kvwatch/state/h.db")
 
     def test_frozen(self) -> None:
         """Nobody changes a configuration in use."""

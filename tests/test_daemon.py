@@ -40,7 +40,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ) -> tuple[subprocess.Popen[str], str]:
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "kvwatch", "run", "--listen", "127.0.0.1:0", *arguments],
+                [
+                    sys.executable,
+                    "-m",
+                    "kvwatch",
+                    "run",
+                    "--no-discovery",
+                    "--history",
+                    "off",
+                    "--listen",
+                    "127.0.0.1:0",
+                    *arguments,
+                ],
                 stderr=log,
                 text=True,
                 env={**os.environ, **(environment or {})},
@@ -286,7 +297,17 @@ def test_an_address_in_use_is_an_error_that_names_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         result = subprocess.run(
-            [sys.executable, "-m", "kvwatch", "run", "--listen", address],
+            [
+                sys.executable,
+                "-m",
+                "kvwatch",
+                "run",
+                "--no-discovery",
+                "--history",
+                "off",
+                "--listen",
+                address,
+            ],
             capture_output=True,
             text=True,
             check=False,

@@ -20,6 +20,7 @@ import yaml
 from kvwatch import __version__, cli
 from kvwatch.config import load_config
 from kvwatch.engines import ADAPTERS
+from kvwatch.history.location import SYSTEM_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -325,6 +326,18 @@ def test_unit_keeps_open_what_kvwatch_needs() -> None:
         "yes",
         "strict",
     )
+
+
+def test_history_has_a_place_that_may_be_written() -> None:
+    """The unit's state folder; in the image a folder of its user and of group 0, for compose's volume."""
+    assert (unit()["StateDirectory"], unit()["StateDirectoryMode"]) == ("kvwatch", "0750")
+    owner, group = instruction("USER").split(":")[0], "0"
+    assert instruction("RUN") == f"install -d -o {owner} -g {group} -m 0770 {SYSTEM_FOLDER}"
+    volumes = [volume for volume in services("gpu")["kvwatch-gpu"]["volumes"] if not volume.startswith(".")]
+    assert volumes == [f"kvwatch-history:{SYSTEM_FOLDER}"]
+    assert "kvwatch-history" in load_yaml("docker-compose.yml")["volumes"]
+    # Root without the capability to write where it may not: the group lets it.
+    assert services("gpu")["kvwatch-gpu"]["user"] == f"0:{group}"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

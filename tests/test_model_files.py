@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from kvwatch.readings import Reason, SourceError
 from kvwatch.sources.model import ModelFiles
-from kvwatch.sources.model_path import find_model, served_folder
+from kvwatch.sources.model_path import find_model, served_file, served_folder
 from tests.replay import CAPTURES
 
 if TYPE_CHECKING:
@@ -75,6 +76,31 @@ def test_an_id_is_looked_up_in_the_cache(folder: Path, process: int, hub: Path) 
     (hub / "models--org--name" / "refs" / "main").write_text("a\n")
     assert served_folder("org/name", [process]) == snapshots / "a"
     assert served_folder("../../org/name", [process]) is None
+
+
+@contextlib.contextmanager
+def as_another_user() -> Iterator[None]:
+    """Drop root's rights for a while; any other user has too few as it is."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_another_users_process_hides_its_folders(hub: Path) -> None:
+    """The reason is told, and nothing breaks."""
+    for search, name in (
+        (served_file, "model.gguf"),
+        (served_folder, "./model"),
+        (served_folder, "org/name"),
+    ):
+        with as_another_user(), pytest.raises(SourceError) as caught:
+            search(name, [1])
+        assert caught.value.reason is Reason.PERMISSION
 
 
 def test_a_model_is_read_again_only_when_its_file_changes(folder: Path) -> None:

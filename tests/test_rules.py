@@ -78,6 +78,11 @@ def test_alerts_fire_when_they_must_and_only_then() -> None:
             "and on (job, instance, source, target) kvwatch_source_up == 1", "", id="down, not stale"
         ),
         pytest.param(
+            '{source=~"nvml|procfs", reason="not_supported"}',
+            '{source="none"}',
+            id="a device without dedicated memory",
+        ),
+        pytest.param(
             "max by (job, instance, server) (kvwatch_full",
             "min by (job, instance, server) (kvwatch_full",
             id="a rank with room",

@@ -36,6 +36,23 @@ async def fetch(scraper: Scraper, url: str, *, token: Path | None = None, second
     return await scraper.fetch(url, "/metrics", deadline_seconds=seconds, bearer_token_file=token)
 
 
+async def test_connections_to_servers_that_are_gone_are_let_go() -> None:
+    """A found server has another port after each start: whoever was not asked for hours is forgotten."""
+    now = 0.0
+    scraper = Scraper(max_bytes=100_000, clock=lambda: now)
+    async with replaying({"/metrics": Answer(b"x")}) as old, replaying({"/metrics": Answer(b"x")}) as new:
+        for _ in range(3):
+            await fetch(scraper, old.url)
+        now += 3600
+        await fetch(scraper, f"{new.url}/one")
+        assert len(scraper._clients) == 2
+        now += 3601
+        await fetch(scraper, f"{new.url}/two")
+        assert [url for url, _ in scraper._clients] == [f"{new.url}/one", f"{new.url}/two"]
+        assert (await fetch(scraper, old.url)).body == "x"
+    await scraper.close()
+
+
 @pytest.mark.parametrize(
     "error, reason",
     [

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kvwatch.readings import Reason, Source
-from kvwatch.snapshot import Basis, Snapshot
+from kvwatch.snapshot import Basis, Snapshot, SourceState
 from kvwatch.table import render_table
 from tests.snapshots import known, rank_state, source, unknown
 
@@ -25,6 +25,10 @@ def test_everything_known() -> None:
         "Full-length requests by server\n"
         "  SERVER  ENGINE  FULL LENGTH  POOL USED  RUN  WAIT  FITS NOW  GUARANTEED  EMPTY  HELD  HEADROOM\n"
         "  chat    vllm          1,024        50%    2     2         1           0      3     3        -1\n"
+        "\n"
+        "Findings\n"
+        "  critical  waiting_pool_full: chat has 2 requests waiting: its pool is full, 96% of it used\n"
+        "            Send load elsewhere or add a replica.\n"
         "\n"
         "Device 0  Card  GPU-0  1,000 MiB in all\n"
         "  chat  kv cache             500 MiB  ####################\n"
@@ -47,6 +51,16 @@ def test_nothing_known() -> None:
     assert "Device 0  ?  GPU-0  ? in all\n  ? (not_supported)\n" in text
     assert "  engine  gone  unreachable  refused\n" in text
     assert "0 MiB" not in text
+
+
+def test_a_divided_gpu_has_no_memory_of_its_own() -> None:
+    """Its instances' lines follow; no question mark suggests that something failed."""
+    snapshot = unknown()
+    (device,) = snapshot.devices
+    divided = replace(device, reading=replace(device.reading, divided=True))
+    text = render_table(replace(snapshot, devices=(divided,)))
+    assert "Device 0  ?  GPU-0  divided by MIG into what follows\n" in text
+    assert "not_supported" not in text
 
 
 def test_ranks_have_rows_of_their_own() -> None:
@@ -92,6 +106,26 @@ def test_foreign_text_stays_in_its_line_and_commands_no_terminal(detail: str) ->
 
 
 def test_before_anything_is_watched() -> None:
-    """An empty snapshot is no error."""
+    """Without a server the table says what was looked for, and what to do."""
     empty = replace(known(), servers=(), devices=(), processes=(), sources=())
-    assert render_table(empty).strip() == ""
+    assert render_table(empty).splitlines()[:2] == ["No server", "  none is named, and discovery is off"]
+    looked = SourceState(
+        source=Source.PROCFS,
+        target="discovery",
+        reason=None,
+        detail="looked at 80 processes",
+        duration_seconds=0.1,
+        last_success_at=1.0,
+        failures={},
+    )
+    lines = render_table(replace(empty, sources=(looked,))).splitlines()
+    assert lines[1] == "  looked at 80 processes"
+    assert "--server http://HOST:PORT" in lines[2]
+
+
+def test_a_server_that_was_found_says_so() -> None:
+    """Nobody wonders where its name comes from."""
+    snapshot = known()
+    target = replace(snapshot.servers[0].target, discovered=True, pid=42)
+    text = render_table(replace(snapshot, servers=(replace(snapshot.servers[0], target=target),)))
+    assert "chat was found by itself: process 42" in text

@@ -57,7 +57,9 @@ async def watching(
             replay = await stack.enter_async_context(replaying(pages))
             more = f", {options[name]}" if options and name in options else ""
             lines.append(f"  - {{name: {name}, url: '{replay.url}'{more}}}")
-        yield await stack.enter_async_context(running(config("\n".join(lines), interval="2s")))
+        daemon = await stack.enter_async_context(running(config("\n".join(lines), interval="2s")))
+        await daemon.until(lambda series: "kvwatch_source_up" in series)
+        yield daemon
 
 
 # Figures
@@ -208,6 +210,7 @@ async def test_refresh_keeps_what_the_reader_opened(browser: str) -> None:
         running(config(f"servers: [{{name: chat, url: '{chat.url}'}}]", interval="2s")) as kvwatch,
         open_tab(browser) as tab,
     ):
+        await kvwatch.until(lambda series: "kvwatch_source_up" in series)
         await tab.visit(kvwatch.url)
         await tab.value(
             f"window.kept = document.querySelector('{_card('chat')} details'); kept.open = true;"

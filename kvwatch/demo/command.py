@@ -8,12 +8,14 @@ import signal
 import sys
 
 from kvwatch.app import Daemon, Devices
-from kvwatch.config import Config, Listen, Server, default_config
+from kvwatch.config import Config, History, Listen, Server, default_config
 from kvwatch.demo.day import DEFAULT_SPEED, HOUR, OPENING
 from kvwatch.demo.fleet import Fleet, FleetError
 from kvwatch.logs import set_up_logging
 
 _INTERVAL_SECONDS = 1.0
+_SCRIPT_SECONDS_A_RULE_SECOND = 6.0
+"""A rule's minute is six of the script's, one second at the usual speed: a rush of ninety is seen."""
 _TYPICAL_HOURS = 1.5
 """Of the script: a window of fifteen real minutes would average over several of its days."""
 
@@ -46,7 +48,8 @@ async def _run(fleet: Fleet, listen: Listen | None, *, speed: float) -> None:
         devices = Devices(command=fleet.nvml_command, environment=fleet.nvml_env, host_pids=False)
         story = asyncio.create_task(_tell(fleet))
         try:
-            await Daemon(config, devices=devices, on_listen=_announce).run()
+            pace = max(1.0, speed / _SCRIPT_SECONDS_A_RULE_SECOND)
+            await Daemon(config, devices=devices, on_listen=_announce, pace=pace).run()
         finally:
             story.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -69,8 +72,11 @@ def config_of(fleet: Fleet, listen: Listen | None, *, speed: float) -> Config:
     config = default_config().model_copy(
         update={
             "interval_seconds": _INTERVAL_SECONDS,
+            # The fleet and nothing else, whatever runs on this machine.
+            "discovery": False,
             "typical_window_seconds": max(_TYPICAL_HOURS * HOUR / speed, 3 * _INTERVAL_SECONDS),
             "servers": servers,
+            "history": History.model_validate({"path": str(fleet.history)}),
         }
     )
     return config if listen is None else config.model_copy(update={"listen": listen})

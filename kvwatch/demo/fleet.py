@@ -93,6 +93,11 @@ class Fleet:
         )
 
     @property
+    def history(self) -> Path:
+        """Where the daemon may keep its history; it goes with the fleet."""
+        return self._folder / "history.db"
+
+    @property
     def nvml_command(self) -> list[str]:
         """The command of the NVML child that reads the simulated driver."""
         return list(child_command("kvwatch.demo.devices"))

@@ -110,6 +110,7 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
         full_length_tokens=full_length,
         full_length_reason=pages[MODELS].reason if MODELS in pages else None,
         sleeping=_sleeping(samples),
+        memory_kept=_memory_kept(samples),
         cost_rules="vllm",
         prefix_caching={"True": True, "False": False}.get(config.get("enable_prefix_caching", "")),
         recurrent_cache_mode=config.get("mamba_cache_mode"),
@@ -253,6 +254,16 @@ def _cache_config(samples: Samples) -> Mapping[str, str]:
 def _sized_otherwise(config: Mapping[str, str]) -> bool:
     """Tell whether something else than the share decides the pool's size."""
     return any(number(config.get(name)) for name in ("kv_cache_memory_bytes", "num_gpu_blocks_override"))
+
+
+def _memory_kept(samples: Samples) -> bool | None:
+    """Tell whether no rank has given memory back; level 0 sets neither (v1/metrics/loggers.py, 0.11.2+)."""
+    gone = [
+        value
+        for labels, value in samples.of(SLEEP_STATE)
+        if labels.get("sleep_state") in ("weights_offloaded", "discard_all")
+    ]
+    return None if not gone else not any(gone)
 
 
 def _sleeping(samples: Samples) -> bool | None:

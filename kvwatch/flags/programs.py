@@ -28,6 +28,12 @@ def base_name(word: str) -> str:
     return word.rpartition("/")[2]
 
 
+def starts_another(argv: Sequence[str]) -> bool:
+    """Say whether a command's own program is a launcher: it starts the server and may stay as its parent."""
+    words = (word for word in argv if not _ASSIGNMENT.match(word))
+    return base_name(next(words, "")) in _LAUNCHERS
+
+
 def find(argv: Sequence[str], match: Callable[[Sequence[str]], Sequence[str] | None]) -> Sequence[str] | None:
     """Return the words after the server's program; None where there is none.
 

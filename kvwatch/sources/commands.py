@@ -23,15 +23,15 @@ def read_command(pid: int, root: Path = _PROC) -> Command:
     read, that is permission too: half a command would look like one with defaults.
     """
     folder = root / str(pid)
-    argv = tuple(_words(_read(folder / "cmdline")))
+    argv = tuple(split_words(_read(folder / "cmdline")))
     if not argv:
         raise SourceError(Reason.NOT_FOUND, f"process {pid} has no command line")
-    variables = (word.partition("=") for word in _words(_read(folder / "environ")))
+    variables = (word.partition("=") for word in split_words(_read(folder / "environ")))
     environ = {name: value for name, equals, value in variables if equals and is_wanted(name)}
     return Command(argv=argv, environ=environ, cwd=_working_directory(folder))
 
 
-def _words(data: bytes) -> Iterator[str]:
+def split_words(data: bytes) -> Iterator[str]:
     """Split at NUL; a title is followed by the NULs of what it replaced."""
     text = data.decode("utf-8", errors="surrogateescape").rstrip("\0")
     if text:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvwatch.flags import llamacpp, vllm
 from kvwatch.readings import ProcessTable, SourceError
-from kvwatch.sources.commands import read_command
-from kvwatch.sources.model_path import MAX_CONFIG_BYTES, open_regular
+from kvwatch.sources.launches import read_launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kvwatch.flags.launch import Launch
     from kvwatch.plan import GgufModel, Model
@@ -20,8 +17,6 @@ if TYPE_CHECKING:
     from kvwatch.sources.contract import ModelSource, ProcessSource
     from kvwatch.sources.procfs import ServerAddress
     from kvwatch.target import Target
-
-_PARSERS: Mapping[str, Callable[..., Launch]] = {"vllm": vllm.parse, "llamacpp": llamacpp.parse}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +97,9 @@ class LocalSource:
 
 
 def _read_launch(pid: int, reading: EngineReading) -> Launch | None:
-    parse = _PARSERS.get(reading.engine)
-    if parse is None:
-        return None
     try:
-        return parse(
-            read_command(pid),
-            version=reading.release,
-            config_text=lambda path: _config_text(pid, path),
-        )
+        return read_launch(pid, reading.engine, reading.release)
     except SourceError:
         return None  # the configuration can say what the command line would have
     except ValueError:
         return None  # it is no server's command
-
-
-def _config_text(pid: int, path: str) -> str:
-    """Return a `--config` file as the server's process sees it."""
-    root = Path("/proc") / str(pid) / "root"
-    with open_regular(root / path.lstrip("/")) as stream:
-        return stream.read(MAX_CONFIG_BYTES).decode("utf-8")

@@ -66,10 +66,19 @@ class ModelFiles:
             known = self._known.get(file)
             if known is None or known[0] != version:
                 known = (version, _read(file, stream))
+                # A path through /proc goes with the process that it was seen by.
+                self._known = {path: own for path, own in self._known.items() if _is_there(path)}
                 self._known[file] = known
         if isinstance(known[1], SourceError):
             raise SourceError(known[1].reason, known[1].detail)
         return known[1]
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _read(file: Path, stream: BinaryIO) -> Model | GgufModel | SourceError:

@@ -13,7 +13,7 @@ from kvwatch.cost.gguf import read_gguf_header
 from kvwatch.readings import Reason, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import BinaryIO
 
     from kvwatch.cost.gguf import GgufHeader
@@ -55,12 +55,23 @@ def is_gguf(stream: BinaryIO) -> bool:
 
 
 def served_file(name: str, pids: Sequence[int]) -> Path | None:
-    """Return the file that a server's processes call `name`, as they see it; None where it is not seen."""
+    """Return the file that a server's processes call `name`, as they see it; None where it is not seen.
+
+    Raises SourceError: permission where another user's process hides its folders.
+    """
     for pid in pids:
         file = _inside(pid, name)
-        if file.is_file():
+        if _visible(file, Path.is_file):
             return file
     return None
+
+
+def _visible(path: Path, test: Callable[[Path], bool]) -> bool:
+    """Tell whether a path through /proc passes a test; pathlib itself raises where it may not be followed."""
+    try:
+        return test(path)
+    except PermissionError as error:
+        raise SourceError(Reason.PERMISSION, f"{error}; run as root or with CAP_SYS_PTRACE") from error
 
 
 def _inside(pid: int, name: str) -> Path:
@@ -72,15 +83,24 @@ def served_folder(name: str, pids: Sequence[int]) -> Path | None:
     """Return the folder of the model that a server's processes call `name`; None where it is not seen.
 
     A path is looked up as the process sees it, in its root or its working directory; an id in the caches of
-    root's and of kvwatch's own home.
+    root's and of kvwatch's own home. Raises SourceError: permission where it is not in kvwatch's own cache,
+    and another user's process hides its folders.
     """
+    hidden: SourceError | None = None
     for pid in pids:
         home = Path("/proc") / str(pid) / "root" / "root" / ".cache" / "huggingface" / "hub"
         for folder in (_inside(pid, name), _revision(home, name)):
-            if folder is not None and (folder / "config.json").exists():
-                return folder
+            try:
+                if folder is not None and _visible(folder / "config.json", Path.exists):
+                    return folder
+            except SourceError as error:
+                hidden = error
     own = None if name.startswith("/") else _revision(_cache(), name)
-    return own if own is not None and (own / "config.json").exists() else None
+    if own is not None and (own / "config.json").exists():
+        return own
+    if hidden is not None:
+        raise hidden
+    return None
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvwatch.readings import ProcessIdentity
+from kvwatch.sources.traits import read_traits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from kvwatch.sources.traits import TraitCache
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _STAT_BYTES = 4096  # 52 numbers and a name of at most 64 characters
@@ -61,7 +65,9 @@ def read_stat(root: Path, pid: int) -> ProcessStat | None:
         return None
 
 
-def read_identity(root: Path, pid: int, boot_time: int | None) -> ProcessIdentity | None:
+def read_identity(
+    root: Path, pid: int, boot_time: int | None, cache: TraitCache | None = None
+) -> ProcessIdentity | None:
     """Identify a process; None where it is gone, hidden, or replaced by another while it was read.
 
     `boot_time` is in whole Unix seconds, so `started_at` may be early by up to one second.
@@ -69,37 +75,57 @@ def read_identity(root: Path, pid: int, boot_time: int | None) -> ProcessIdentit
     stat = read_stat(root, pid)
     if stat is None:
         return None
-    executable = _executable(root, pid)
-    again = read_stat(root, pid)
-    if again is None or again.start_ticks != stat.start_ticks:
-        return None
+    traits = None if cache is None else cache.get(pid, stat.start_ticks, stat.name)
+    if traits is None:
+        traits = read_traits(root, pid, stat.name)
+        again = read_stat(root, pid)
+        if again is None or again.start_ticks != stat.start_ticks:
+            return None
+        if cache is not None and again.name == stat.name:
+            cache.keep(pid, stat.start_ticks, stat.name, traits)
+        stat = again
+    place = traits.placement
     return ProcessIdentity(
         pid=pid,
         start_ticks=stat.start_ticks,
-        parent_pid=again.parent_pid,
-        name=again.name,
+        parent_pid=stat.parent_pid,
+        name=stat.name,
         started_at=None if boot_time is None else boot_time + stat.start_ticks / _TICKS_PER_SECOND,
-        executable=executable,
+        executable=traits.executable,
+        role=traits.role,
+        container=place.container,
+        pod_uid=place.pod_uid,
+        unit=place.unit,
+        group=place.group,
     )
 
 
 def add_lineage(
-    processes: dict[int, ProcessIdentity], root: Path, pids: Iterable[int], boot_time: int | None
+    processes: dict[int, ProcessIdentity],
+    root: Path,
+    pids: Iterable[int],
+    boot_time: int | None,
+    cache: TraitCache | None = None,
 ) -> None:
     """Add to `processes` those of `pids` that exist, and all their ancestors."""
     for first in pids:
         pid, child = first, None
         while pid > 0 and pid not in processes:
-            identity = read_identity(root, pid, boot_time)
+            identity = read_identity(root, pid, boot_time, cache)
             if child is not None and (identity is None or identity.start_ticks > child.start_ticks):
                 # No parent is younger than its child: the parent died, and its number may serve another.
-                identity = read_identity(root, child.pid, boot_time)
+                identity = read_identity(root, child.pid, boot_time, cache)
                 if identity is None or identity.parent_pid == child.parent_pid:
                     break
             if identity is None:
                 break
             processes[identity.pid] = child = identity
             pid = identity.parent_pid
+
+
+def boot_ticks() -> int:
+    """Return the time in the unit and from the moment that start times have."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_SECOND)
 
 
 def read_boot_time(root: Path) -> int | None:
@@ -112,12 +138,3 @@ def read_boot_time(root: Path) -> int | None:
     except (OSError, ValueError, IndexError):
         pass
     return None
-
-
-def _executable(root: Path, pid: int) -> str | None:
-    """Read the link /proc/PID/exe; None for kernel threads, zombies and processes of other users."""
-    try:
-        target = os.readlink(f"{root}/{pid}/exe")  # noqa: PTH115
-    except OSError:
-        return None
-    return os.fsencode(target).decode(errors="replace")

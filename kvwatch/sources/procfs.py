@@ -22,11 +22,13 @@ from kvwatch.sources.sockets import (
     serving_inodes,
     still_holds,
 )
+from kvwatch.sources.traits import TraitCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kvwatch.sources.sockets import HolderWalk
+    from kvwatch.target import Target
 
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MAX_DESCRIPTORS = 1_000_000  # a few seconds of walking; far beyond any GPU node seen
@@ -35,12 +37,28 @@ _BOOT_TIME_FLICKER_SECONDS = 1  # btime is truncated, so it may move by one whil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Where a configured server is reached, and the PID that the configuration gave for it, if any."""
+    """Where a server is reached, and its PID where the configuration or discovery gave it."""
 
     name: str
     host: str
     port: int
     pid: int | None = None
+    start_ticks: int | None = None
+    """Of that process, where discovery found it: then its number alone is no proof."""
+    home: Home | None = None
+    """The container or systemd service that its processes are in, where the configuration says so."""
+
+
+def address_of(target: Target) -> ServerAddress:
+    """Return where a target's process is to be looked for."""
+    return ServerAddress(
+        name=target.name,
+        host=target.host,
+        port=target.port,
+        pid=target.pid,
+        start_ticks=target.start_ticks,
+        home=target.home,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +98,7 @@ class ProcfsSource:
         self._gpu_processes: frozenset[tuple[int, int]] = frozenset()
         self._boot_time: int | None = None
         self._boot_time_read_at: float | None = None
+        self._traits = TraitCache(root)
 
     @property
     def private_pid_namespace(self) -> bool | None:
@@ -100,7 +119,7 @@ class ProcfsSource:
         boot_time = self._read_boot_time(started)
         processes: dict[int, ProcessIdentity] = {}
         gpu_pids = tuple(gpu_pids)
-        add_lineage(processes, self._root, gpu_pids, boot_time)
+        add_lineage(processes, self._root, gpu_pids, boot_time, self._traits)
         self._find_listeners(
             {server: local_addresses(server.host) for server in servers if server.pid is None},
             frozenset((pid, processes[pid].start_ticks) for pid in gpu_pids if pid in processes),
@@ -109,12 +128,13 @@ class ProcfsSource:
         outcomes: list[Outcome] = []
         for server in servers:
             if server.pid is not None:
-                add_lineage(processes, self._root, (server.pid,), boot_time)
-                reason, detail = self._judge_configured(server.pid, processes)
+                add_lineage(processes, self._root, (server.pid,), boot_time, self._traits)
+                reason, detail = self._judge_configured(server.pid, processes, server.start_ticks)
                 pids: tuple[int, ...] = () if reason else (server.pid,)
             elif server.name in self._findings:
                 finding = self._findings[server.name]
-                add_lineage(processes, self._root, (holder.pid for holder in finding.holders), boot_time)
+                holder_pids = (holder.pid for holder in finding.holders)
+                add_lineage(processes, self._root, holder_pids, boot_time, self._traits)
                 pids = _living(finding.holders, processes)
                 reason, detail = finding.reason, finding.detail
                 if reason is None and not pids:
@@ -124,21 +144,26 @@ class ProcfsSource:
             if pids:
                 listeners[server.name] = pids
             outcomes.append(Outcome(source=Source.PROCFS, target=server.name, reason=reason, detail=detail))
+        self._traits.forget_except(processes.values())
         duration = self._clock() - started
         return ProcessTable(
             processes=processes,
             listeners=listeners,
-            configured=frozenset(server.name for server in servers if server.pid is not None),
+            configured=frozenset(
+                server.name for server in servers if server.pid is not None and server.start_ticks is None
+            ),
             outcomes=tuple(replace(outcome, duration_seconds=duration) for outcome in outcomes),
         )
 
     def _judge_configured(
-        self, pid: int, processes: Mapping[int, ProcessIdentity]
+        self, pid: int, processes: Mapping[int, ProcessIdentity], start_ticks: int | None
     ) -> tuple[Reason | None, str]:
-        """Say what is wrong with a configured PID; None and no words where it is alive."""
+        """Say what is wrong with a PID that was given; None and no words where it is alive."""
         stat = read_stat(self._root, pid)
         if stat is None or pid not in processes:
             return Reason.NOT_FOUND, f"process {pid} does not exist, or /proc hides it (hidepid)"
+        if start_ticks not in (None, processes[pid].start_ticks):
+            return Reason.NOT_FOUND, f"process {pid} has ended, and another one has its number"
         if stat.exited:
             return Reason.NOT_FOUND, f"process {pid} has exited and waits to be reaped"
         return None, ""

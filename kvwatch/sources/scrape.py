@@ -23,6 +23,7 @@ _STATUS_REASON = {
 }
 _TOKEN_LIMIT_BYTES = 64 * 1024
 _KEEPALIVE_SECONDS = 2.0
+_UNUSED_SECONDS = 2 * 3600.0  # the longest interval twice
 
 
 class Scraper:
@@ -38,6 +39,7 @@ class Scraper:
         self._max_bytes = max_bytes
         self._clock = clock
         self._clients: dict[tuple[str, Path | None], httpx.AsyncClient] = {}
+        self._used_at: dict[tuple[str, Path | None], float] = {}
         self._tls_contexts: dict[Path | None, ssl.SSLContext] = {}
 
     async def fetch(
@@ -86,8 +88,19 @@ class Scraper:
         for client in self._clients.values():
             await client.aclose()
         self._clients.clear()
+        self._used_at.clear()
+
+    async def _close_unused(self) -> None:
+        """Close the clients of servers that are gone: a found server has another port after each start."""
+        now = self._clock()
+        unused = {key for key, at in self._used_at.items() if now - at > _UNUSED_SECONDS}
+        self._used_at = {key: at for key, at in self._used_at.items() if key not in unused}
+        for client in [self._clients.pop(key) for key in unused]:
+            await client.aclose()
 
     async def _get(self, url: str, path: str, headers: dict[str, str], ca_file: Path | None) -> Page:
+        if (url, ca_file) not in self._clients:
+            await self._close_unused()
         request = self._client(url, ca_file).stream("GET", url.rstrip("/") + path, headers=headers)
         async with request as response:
             body = bytearray()
@@ -102,6 +115,7 @@ class Scraper:
     def _client(self, url: str, ca_file: Path | None) -> httpx.AsyncClient:
         """Return a server's client: each has its own, since a shared pool is searched at every request."""
         key = (url, ca_file)
+        self._used_at[key] = self._clock()
         client = self._clients.get(key)
         if client is None:
             client = httpx.AsyncClient(

@@ -13,7 +13,7 @@ from kvwatch.readings import Reason, SourceError
 from kvwatch.sources.processes import read_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterable, Iterator
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
@@ -78,7 +78,7 @@ def local_addresses(host: str) -> tuple[Address, ...]:
 
 
 def listening_sockets(
-    root: Path, ports: AbstractSet[int], *, process: str = "self"
+    root: Path, ports: Container[int], *, process: str = "self"
 ) -> tuple[ListeningSocket, ...]:
     """Read the listening sockets on `ports` in the network namespace of `process`.
 
@@ -117,8 +117,10 @@ def serving_inodes(
     return frozenset(inodes)
 
 
-def find_holders(root: Path, inodes: AbstractSet[int], *, max_descriptors: int) -> HolderWalk:
-    """Walk the descriptors of all processes for the sockets `inodes`.
+def find_holders(
+    root: Path, inodes: AbstractSet[int], *, max_descriptors: int, pids: Iterable[int] | None = None
+) -> HolderWalk:
+    """Walk the descriptors of all processes, or of `pids` only, for the sockets `inodes`.
 
     Every holder counts: servers with several API processes share one socket or one port.
     """
@@ -126,7 +128,7 @@ def find_holders(root: Path, inodes: AbstractSet[int], *, max_descriptors: int) 
     holders: list[SocketHolder] = []
     unreadable = 0
     left = max_descriptors
-    for pid in _all_pids(root) if wanted else ():
+    for pid in (_all_pids(root) if pids is None else pids) if wanted else ():
         try:
             with os.scandir(f"{root}/{pid}/fd") as entries:
                 for entry in entries:
@@ -188,7 +190,7 @@ def _all_pids(root: Path) -> Iterator[int]:
         return
 
 
-def _read_table(path: Path, ports: AbstractSet[int]) -> Iterator[ListeningSocket]:
+def _read_table(path: Path, ports: Container[int]) -> Iterator[ListeningSocket]:
     """Yield the listening sockets of one table; other lines, most of a busy machine's, are passed over."""
     with path.open("rb") as lines:
         for line in lines:
@@ -200,12 +202,12 @@ def _read_table(path: Path, ports: AbstractSet[int]) -> Iterator[ListeningSocket
                 inode = int(fields[9])
                 # A socket that no descriptor names any more has inode 0.
                 if inode != 0 and int(port, 16) in ports:
-                    yield ListeningSocket(address=_address(address), port=int(port, 16), inode=inode)
+                    yield ListeningSocket(address=table_address(address), port=int(port, 16), inode=inode)
             except (IndexError, ValueError):
                 continue
 
 
-def _address(digits: bytes) -> Address:
+def table_address(digits: bytes) -> Address:
     """Decode an address of /proc/net/tcp{,6}: 32-bit words in the machine's own byte order."""
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
     packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)

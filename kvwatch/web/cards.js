@@ -33,6 +33,7 @@ export function cardList(snapshot) {
 
 function deviceCard(device, snapshot) {
   const { reading } = device;
+  if (reading.divided) return dividedCard(reading);
   const why = because(sourceOf(snapshot, "nvml", reading.uuid)) ?? reading.memory_reason ?? "the driver does not say";
   return h("article", { key: reading.uuid, class: "card", "aria-label": `GPU ${reading.index}` },
     h("div", { class: "heading" },
@@ -45,6 +46,14 @@ function deviceCard(device, snapshot) {
       " \u00b7 ", foreign(reading.uuid)),
     ledgerBar(device, why),
     h("div", { class: "tables" }, ledgerTable(device, why), h("div", {}, processTable(device, snapshot))));
+}
+
+/** Of a GPU whose memory and processes are told by its MIG instances, each a card of its own. */
+function dividedCard(reading) {
+  return h("article", { key: reading.uuid, class: "card", "aria-label": `GPU ${reading.index}` },
+    h("div", { class: "heading" },
+      h("h3", {}, `GPU ${reading.index} `, isKnown(reading.name) ? foreign(reading.name) : unknown("the driver does not say"))),
+    h("p", { class: "meta" }, "divided by MIG: each instance has a card of its own \u00b7 ", foreign(reading.uuid)));
 }
 
 /** The parts that are known, then what is left of the total: that is unknown, neither used nor free. */
@@ -91,6 +100,15 @@ function ledgerTable(device, why) {
   });
 }
 
+/** Where a process runs: its pod, else its container, else its service. */
+function home(process, snapshot) {
+  const pod = (snapshot.pods ?? []).find((one) => one.container === process.container);
+  const place = pod ? [foreign(`${pod.namespace}/${pod.pod}`)]
+    : process.container ? ["container ", foreign(process.container.slice(0, 12))]
+      : process.unit ? [foreign(process.unit)] : null;
+  return place && h("span", { class: "aside" }, " in ", place);
+}
+
 function partName({ component, server }) {
   const name = PARTS[component]?.[0] ?? component.replaceAll("_", " ");
   return server ? [foreign(server), " ", name] : name;
@@ -110,8 +128,9 @@ function processTable(device, snapshot) {
       key: process.pid,
       cells: [
         String(process.pid),
-        isKnown(process.name) ? foreign(process.name) : unknown("its /proc entry cannot be read"),
-        isKnown(process.server) ? foreign(process.server) : "none",
+        [isKnown(process.name) ? foreign(process.name) : unknown("its /proc entry cannot be read"), home(process, snapshot)],
+        [isKnown(process.server) ? foreign(process.server) : process.orphan ? "" : "none",
+          process.orphan && h("b", {}, process.server ? " (gone): orphan" : "orphan")],
         MATCHES[process.match] ?? process.match,
         figure(process.used_bytes, "the driver says N/A", mib),
       ],

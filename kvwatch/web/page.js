@@ -4,6 +4,7 @@
 
 import { cardList } from "./cards.js";
 import { h, patch } from "./elements.js";
+import { changeList, findingList } from "./findings.js";
 import { debugLinks, serverList } from "./servers.js";
 import { stateOf } from "./state.js";
 import { unknownList } from "./unknowns.js";
@@ -51,6 +52,8 @@ async function ask() {
 function show(snapshot) {
   patch($("server-list"), serverList(snapshot));
   patch($("device-list"), cardList(snapshot));
+  patch($("finding-list"), findingList(snapshot));
+  patch($("change-list"), changeList(snapshot));
   patch($("unknown-list"), unknownList(snapshot));
   patch($("debug-links"), debugLinks(snapshot));
   patch($("version"), [`kvwatch ${snapshot.version}`]);

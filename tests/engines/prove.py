@@ -31,6 +31,7 @@ PROOFS = {
     "vllm-hybrid": ("vllm_proofs.py", "hybrid", str(PORT)),
     "vllm-manager": ("manager_table.py",),
     "llama": ("llamacpp_care.py",),
+    "discovery": ("found.py", str(PORT + 2)),
 }
 DRIFTING = ("vllm-uniform", "llama-split")
 

@@ -157,6 +157,7 @@ def watching(port: int, options: str) -> Iterator[Watched]:
         file, log = Path(folder) / "kvwatch.yaml", Path(folder) / "log"
         file.write_text(
             f"listen: 127.0.0.1:0\ninterval: {INTERVAL_SECONDS * 1000:.0f}ms\nnvml: {{enabled: false}}\n"
+            "discovery: false\nhistory: off\n"
             f"servers: [{{name: s, url: 'http://127.0.0.1:{port}', {options}}}]\n"
         )
         with log.open("w") as output:
