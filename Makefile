@@ -1,5 +1,5 @@
 # Aliases; the scripts need no make.
-.PHONY: demo test test-engines test-peers lint type golden bench
+.PHONY: demo test test-engines test-gpu test-peers test-scenarios pictures lint type golden bench
 
 demo:
 	scripts/demo
@@ -9,6 +9,10 @@ test:
 
 test-engines:
 	scripts/test-engines
+
+# Where there is a GPU: tests/gpu/README.md.
+test-gpu:
+	scripts/test-gpu
 
 lint: .venv
 	.venv/bin/ruff check .
@@ -21,6 +25,14 @@ type: .venv
 # Rewrites the golden expositions; read the diff before you commit it.
 golden: .venv
 	.venv/bin/python -m pytest tests/test_golden.py tests/test_docs.py --update-golden
+
+# Ten seeds of every scripted day of triage, where make test tries three.
+test-scenarios: .venv
+	KVWATCH_SCENARIO_SEEDS=10 .venv/bin/python -m pytest tests/test_triage_scenarios.py
+
+# The README's pictures of the page.
+pictures: .venv
+	.venv/bin/python -m tests.pictures
 
 bench: .venv
 	.venv/bin/python bench/daemon.py

@@ -16,7 +16,7 @@ from kvwatch.triage.explanation import explain
 from kvwatch.triage.fleet import fleet_of
 from kvwatch.triage.fleet_output import fleet_document, render_fleet, render_fleet_markdown
 from kvwatch.triage.markdown import render_markdown
-from kvwatch.triage.reading import BASELINES, STEP_SECONDS, Question, QuestionError, read_records
+from kvwatch.triage.reading import START, STEP_SECONDS, Question, QuestionError, read_records, shift_seconds
 from kvwatch.triage.sentences import moment
 from kvwatch.triage.text import FULL, PLAIN, render_text
 from kvwatch.triage.times import MomentError, parse_moment
@@ -156,7 +156,8 @@ def _question(options: argparse.Namespace, source: Source, now: float) -> Questi
         if window < STEP_SECONDS:
             raise QuestionError(f"--from {options.since} is not before --to {options.to or 'now'}")
     name = options.baseline or "1d"
-    baseline = name if name in BASELINES else parse_moment(name, now)
+    given = name == START or shift_seconds(name) is not None
+    baseline = name if given else parse_moment(name, now)
     return _asked(options, end, baseline, name, window)
 
 

@@ -77,10 +77,15 @@ def decompose(before: Side, after: Side) -> Factors:
     ]
     return Factors(
         pool=_step(before.pool, after.pool),
-        cost_per_token=-math.fsum(dearer) / len(dearer),
-        prompt_length=-math.fsum(prompt) / len(prompt),
-        generation_length=-math.fsum(answer) / len(answer),
+        cost_per_token=_less(dearer),
+        prompt_length=_less(prompt),
+        generation_length=_less(answer),
     )
+
+
+def _less(logs: list[float]) -> float:
+    """Return what capacity loses where a request costs so much more; never a negative zero."""
+    return 0.0 - math.fsum(logs) / len(logs)
 
 
 def _step(old: float, new: float) -> float:

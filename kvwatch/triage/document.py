@@ -53,6 +53,7 @@ def _moment(
         "typical_capacity": None if measure is None else measure.capacity,
         "pool_bytes": measure.pool if measure is not None and in_bytes else None,
         "pool_blocks": None,
+        "cost": None if measure is None else measure.cost,
         "cost_bytes": measure.cost if measure is not None and in_bytes else None,
         "cost_blocks": None,
         "prompt_tokens": None,

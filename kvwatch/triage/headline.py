@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvwatch.triage.limits import is_pressed
 from kvwatch.triage.sentences import effect, number, size, times_of, tokens
 from kvwatch.triage.verdict import Cause
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from kvwatch.triage.judgement import Judgement
     from kvwatch.triage.moment import Moment
     from kvwatch.triage.question import Record
+
+_SHARING_MOVED = 0.1
+"""Of the prompt tokens: less is not worth the first sentence."""
 
 
 def headline_of(
@@ -98,6 +102,19 @@ def _traffic(before: Moment, after: Moment, _comparison: Comparison) -> str:
     return f"More came: {rates[1]:,.1f} requests finished a minute, {rates[0]:,.1f} then."
 
 
+def _unchanged(before: Moment, after: Moment, _comparison: Comparison) -> str:
+    old, new = before.hit_ratio, after.hit_ratio
+    if old is not None and new is not None and abs(new - old) >= _SHARING_MOVED:
+        words = ("less", "fewer") if new < old else ("more", "more")
+        return (
+            f"But prompts share {words[0]}: {100 * new:.0f} % of their tokens were in the prefix cache,"
+            f" {100 * old:.0f} % then, so {words[1]} run at once."
+        )
+    if is_pressed(after) and not is_pressed(before):
+        return "Yet requests press on it as they did not then, and nothing that was seen says why."
+    return "Nothing that matters changed."
+
+
 _WORDS: dict[Cause, Callable[[Moment, Moment, Comparison], str]] = {
     Cause.PROMPTS_LONGER: _lengths("prompt", "Prompts"),
     Cause.ANSWERS_LONGER: _lengths("generation", "Answers"),
@@ -118,5 +135,5 @@ _WORDS: dict[Cause, Callable[[Moment, Moment, Comparison], str]] = {
     Cause.MORE_TRAFFIC: _traffic,
     Cause.MIXED: _mixed,
     Cause.CAPACITY_GREW: _plain("It holds more than then."),
-    Cause.NO_CHANGE: _plain("Nothing that matters changed."),
+    Cause.NO_CHANGE: _unchanged,
 }

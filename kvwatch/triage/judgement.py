@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvwatch.triage.comparison import Unit
-from kvwatch.triage.limits import is_rush, is_stalled, limit_reached
+from kvwatch.triage.limits import is_pressed, is_rush, is_stalled, limit_reached
 from kvwatch.triage.verdict import Cause, Confidence
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def judge(
         return Judgement(cause=Cause.NOT_ENOUGH_DATA, confidence=Confidence.LOW)
     # Without running and waiting requests a limit or a stall would not have been seen.
     seen = after.running_mean is not None and after.waiting is not None and difference <= _SLIGHT
+    seen = seen and (is_pressed(before) or not is_pressed(after))
     return Judgement(cause=Cause.NO_CHANGE, confidence=Confidence.HIGH if seen else Confidence.MEDIUM)
 
 

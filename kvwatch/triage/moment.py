@@ -54,7 +54,8 @@ class Moment:
     generated: float | None
     """Tokens generated in the window."""
     blocks_per_token: float | None
-    """Of typical requests, by the capacity that was exported: what is left where the groups are not known."""
+    """By the capacity of typical requests that was exported, else of full-length ones: what is left where the
+    groups are not known."""
     usage_mean: float | None
     usage_max: float | None
     running_mean: float | None
@@ -164,7 +165,7 @@ def moment_of(observations: Sequence[Observation]) -> Moment | None:
         prompt_error=standard_error((one.finished, one.finished_prompt_tokens) for one in ordered),
         generation_error=standard_error((one.finished, one.finished_generation_tokens) for one in ordered),
         generated=_total(ordered, lambda one: one.generation_tokens),
-        blocks_per_token=_mean(ordered, _blocks_per_token),
+        blocks_per_token=_mean(ordered, _blocks_per_token) or _mean(ordered, _blocks_per_full_token),
         usage_mean=_mean(ordered, lambda one: one.usage_mean),
         usage_max=_most(ordered, lambda one: one.usage_max),
         running_mean=_sum_of_means(by_rank, lambda one: one.running_mean),
@@ -209,6 +210,11 @@ def _blocks_per_token(one: Observation) -> float | None:
         return None
     tokens = one.typical_prompt_tokens + one.typical_generation_tokens
     return one.usable_blocks / one.typical_capacity / tokens if tokens > 0 else None
+
+
+def _blocks_per_full_token(one: Observation) -> float | None:
+    resident, full = one.setup.resident_blocks, one.setup.full_length_tokens
+    return resident / full if resident and full else None
 
 
 def _values(

@@ -23,7 +23,7 @@ examples:
   kvwatch triage --server chat                            one server, now against this hour yesterday
   kvwatch triage --server chat --baseline 7d              against the same hour a week ago
   kvwatch triage --server chat --baseline start           against the hour after its last start
-  kvwatch triage --server chat --baseline 2026-10-31T14:00
+  kvwatch triage --server chat --baseline 2026-10-31T14:00 against the hour that began then
   kvwatch triage --server chat --from 'yesterday 09:00' --to 'yesterday 11:30'
                                                           the hour from 9:00 against the hour until 11:30
   kvwatch triage --prometheus http://prometheus:9090 --server chat --markdown
@@ -52,8 +52,8 @@ def add_arguments(command: argparse.ArgumentParser, duration: Callable[[str], fl
     when.add_argument(
         "--baseline",
         metavar="1d|7d|start|TIME",
-        help="the hour to compare with: a day before (default), a week before, after the last start, or the"
-        " hour that begins at a moment",
+        help="the hour to compare with: the same one a day (default), a week or 30d before, the one after"
+        " the last start, or the one that begins at a moment",
     )
     when.add_argument(
         "--from",

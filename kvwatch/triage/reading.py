@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvwatch.triage.coverage import is_watched, nearest_watched
 from kvwatch.triage.question import Record, Window
 from kvwatch.triage.source import Span
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 STEP_SECONDS = 60.0
 """Of the windows."""
+_NEAR_SECONDS, _NEAR_STEP_SECONDS = 6 * 3600.0, 300.0
+"""How far from the hour asked for another one may stand for it, and how finely it is looked for."""
 _MOST_POINTS, _FEWEST_POINTS = 400, 48
 """Of one server's timeline."""
 _FLEET_POINTS = 6000
@@ -24,9 +28,9 @@ _FLEET_POINTS = 6000
 _STEPS = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 _MOST_STARTS = 6
 _SAME_START_SECONDS = 5.0
-_SHIFTS = {"1d": 86_400.0, "7d": 7 * 86_400.0}
+_UNIT_SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+_SHIFT = re.compile(r"(\d{1,4})([hdw])", re.ASCII)
 START = "start"
-BASELINES = (*_SHIFTS, START)
 
 
 class QuestionError(ValueError):
@@ -42,7 +46,7 @@ class Question:
     end_at: float
     """Where the window of now ends."""
     baseline: str | float
-    """`1d`, `7d` or `start`, or the moment at which the baseline's window begins."""
+    """`start`, a shift such as `1d`, `7d` or `30d`, or the moment at which the baseline's window begins."""
     baseline_name: str
     """As it is told."""
     window_seconds: float
@@ -67,7 +71,30 @@ def read_records(source: Source, question: Question) -> list[Record]:
     baseline = _baseline(question)
     read = _read(source, question, baseline)
     names = sorted({name for part in read for name in part})
-    return [_record(source, question, name, baseline, read) for name in names]
+    return [_best_record(source, question, name, baseline, read) for name in names]
+
+
+def _best_record(
+    source: Source,
+    question: Question,
+    name: str,
+    baseline: Window,
+    read: Sequence[Mapping[str, list[Observation]]],
+) -> Record:
+    """Return the record; where that hour was not watched, with the nearest one that was."""
+    then, now, _ = (part.get(name, ()) for part in read)
+    if isinstance(question.baseline, str) and now and not is_watched(then, baseline):
+        around = Span(
+            start_at=baseline.start_at - _NEAR_SECONDS,
+            end_at=min(baseline.end_at + _NEAR_SECONDS, question.now.start_at),
+            step_seconds=_NEAR_STEP_SECONDS,
+        )
+        (seen,) = source.read([around], name)
+        nearest = nearest_watched(seen.get(name, ()), baseline, around)
+        if nearest is not None:
+            baseline = nearest
+            read = _read(source, question, baseline, server=name)
+    return _record(source, question, name, baseline, read)
 
 
 def _halved(question: Question) -> Question:
@@ -82,7 +109,9 @@ def _halved(question: Question) -> Question:
 
 def _baseline(question: Question) -> Window:
     now, baseline = question.now, question.baseline
-    start = now.start_at - _SHIFTS[baseline] if isinstance(baseline, str) else baseline
+    start = now.start_at - (shift_seconds(baseline) or 0.0) if isinstance(baseline, str) else baseline
+    if start + now.seconds > now.start_at:
+        raise QuestionError("the baseline is not before what is compared with it: give an earlier moment")
     return Window(start_at=start, end_at=start + now.seconds, name=question.baseline_name)
 
 
@@ -121,6 +150,12 @@ def _read(
         ],
         server or question.server,
     )
+
+
+def shift_seconds(text: str) -> float | None:
+    """Return the seconds of a baseline such as `7d`, the same hours so long before; None where it is none."""
+    found = _SHIFT.fullmatch(text)
+    return None if found is None else int(found[1]) * _UNIT_SECONDS[found[2]]
 
 
 def timeline_step(seconds: float, points: int) -> float:

@@ -21,6 +21,8 @@ WIDTH = 80
 _BAR = 24
 _FULL_BAR = math.log(4)
 _TREND = 60
+_NAME = 14
+"""Of a baseline, in its column's head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ def rows(verdict: Verdict) -> list[tuple[str, str, str]]:
 
 def _windows(verdict: Verdict) -> Iterator[str]:
     then, now = verdict.baseline_window, verdict.now_window
-    heads = [f"then ({then.name})" if then.name else "then", "now"]
+    heads = [f"then ({then.name})" if 0 < len(then.name) <= _NAME else "then", "now"]
     yield f"{'':30}{heads[0]:>22}{heads[1]:>22}"
     yield f"{'from':30}{moment(then.start_at):>22}{moment(now.start_at):>22}"
     yield f"{'for':30}{span(then.seconds):>22}{span(now.seconds):>22}"
@@ -147,7 +149,7 @@ def trend_lines(verdict: Verdict, glyphs: Glyphs) -> Iterator[str]:
     yield f"typical requests that fit an empty pool, 0 to {number(top)}"
     yield line
     first, last = (moment(verdict.trend[index][0]) for index in (0, -1))
-    yield f"{first}{last:>{max(1, len(line) - len(first))}}"
+    yield f"{first}{last:>{max(len(last) + 1, len(line) - len(first))}}"
 
 
 def condensed(trend: Sequence[tuple[float, float | None]], most: int) -> list[float | None]:
