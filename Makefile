@@ -1,5 +1,5 @@
 # Aliases; the scripts need no make.
-.PHONY: demo test test-engines test-gpu test-peers test-scenarios pictures lint type golden bench
+.PHONY: demo test test-engines test-gpu test-scenarios test-peers test-scenarios pictures lint type golden bench
 
 demo:
 	scripts/demo
@@ -13,6 +13,11 @@ test-engines:
 # Where there is a GPU: tests/gpu/README.md.
 test-gpu:
 	scripts/test-gpu
+
+# Every scripted day with ten seeds in place of three; SEEDS=30 for more.
+SEEDS ?= 10
+test-scenarios: .venv
+	KVWATCH_SCENARIO_SEEDS=$(SEEDS) .venv/bin/python -m pytest tests/test_triage_scenarios.py -q
 
 lint: .venv
 	.venv/bin/ruff check .

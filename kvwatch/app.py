@@ -9,16 +9,19 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kvwatch.exposition import Exposition, ReloadState, SnapshotCollector
 from kvwatch.poller import Poller, Watch
+from kvwatch.readings import Home
 from kvwatch.sources.contract import Sources
 from kvwatch.sources.discovery.discovery import Discovery
 from kvwatch.sources.local import LocalSource
 from kvwatch.sources.model import ModelFiles
 from kvwatch.sources.nvml import NvmlSource
+from kvwatch.sources.pods import Kubelet, PodNames
 from kvwatch.sources.procfs import ProcfsSource
 from kvwatch.sources.scrape import Scraper
 from kvwatch.sources.threads import BlockingCalls
@@ -64,6 +67,7 @@ async def open_poller(
             env={**os.environ, **devices.environment},
         )
     scraper = Scraper(max_bytes=config.scrape.max_bytes)
+    pods = _pods(config, scraper)
     sources = Sources(
         devices=nvml,
         local=LocalSource(ProcfsSource(), ModelFiles()),
@@ -75,6 +79,7 @@ async def open_poller(
         discovery=Discovery(),
         history=history,
         changes=changes,
+        pods=pods,
     )
     try:
         yield Poller(
@@ -82,6 +87,8 @@ async def open_poller(
             watch=watch_of(config, pace=pace),
         )
     finally:
+        if pods is not None:
+            await pods.close()
         await scraper.close()
         if nvml is not None:
             await nvml.close()
@@ -222,7 +229,7 @@ class Daemon:
             return
         kept = [
             key
-            for key in ("listen", "nvml", "scrape", "history", "log")
+            for key in ("listen", "nvml", "scrape", "history", "pods", "log")
             if getattr(config, key) != getattr(self._config, key)
         ]
         if kept:
@@ -273,6 +280,28 @@ def watch_of(config: Config, *, pace: float = 1.0) -> Watch:
     )
 
 
+def _home(server: Server) -> Home | None:
+    if server.container is None and server.unit is None:
+        return None
+    return Home(container=server.container, unit=server.unit)
+
+
+def _pods(config: Config, pages: Scraper) -> PodNames | None:
+    """Return what names pods; None where nothing is to."""
+    origin = config.pods
+    if origin is None:
+        return None
+    kubelet = origin.kubelet and Kubelet(
+        url=origin.kubelet, bearer_token_file=origin.bearer_token_file, ca_file=origin.ca_file
+    )
+    return PodNames(
+        kubelet or origin.file or Path(),
+        pages=pages,
+        blocking=BlockingCalls("kvwatch-pods"),
+        deadline_seconds=config.scrape.deadline_seconds,
+    )
+
+
 def _target(server: Server) -> Target:
     url = urlsplit(server.url)
     return Target(
@@ -284,6 +313,7 @@ def _target(server: Server) -> Target:
         bearer_token_file=server.bearer_token_file,
         ca_file=server.ca_file,
         pid=server.pid,
+        home=_home(server),
         model_config=server.model_config_path,
         full_length_tokens=server.full_length_tokens,
         request_limit=server.request_limit,

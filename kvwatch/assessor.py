@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LEVELS = {
-    Severity.CRITICAL: logging.ERROR,
-    Severity.WARNING: logging.WARNING,
-    Severity.INFO: logging.INFO,
-}
-
 
 class Assessor:
     """Keeps the lives of servers and the inspection of their state."""
@@ -79,7 +73,8 @@ class Assessor:
         new = {_key(finding) for finding in self._inspection.findings}
         for finding in self._inspection.findings:
             if _key(finding) not in old:
-                level = _LEVELS[finding.severity]
+                # An error would be kvwatch's own.
+                level = logging.INFO if finding.severity is Severity.INFO else logging.WARNING
                 log.log(level, "%s: %s. %s", finding.rule, finding.summary, finding.next_step)
         for finding in before:
             if _key(finding) not in new and _key(finding) not in self._inspection.held:

@@ -29,11 +29,13 @@ from kvwatch.config_values import (
     name_of_url,
     parse_auto_switch,
     parse_choice,
+    parse_container,
     parse_dtype,
     parse_fraction,
     parse_listen,
     parse_name,
     parse_switch,
+    parse_unit,
     parse_url,
     shown,
     size_between,
@@ -166,6 +168,21 @@ class History(Strict):
     )
 
 
+class Pods(Strict):
+    """Where the names of pods come from: a kubelet, or a file that holds what one would answer."""
+
+    kubelet: Annotated[str, BeforeValidator(parse_url)] | None = None
+    file: Annotated[Path, BeforeValidator(_absolute_path)] | None = None
+    bearer_token_file: Annotated[Path, BeforeValidator(_token_file)] | None = None
+    ca_file: Annotated[Path, BeforeValidator(_certificate_file)] | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Pods:
+        if (self.kubelet is None) == (self.file is None):
+            raise RefusedValueError("give one of kubelet and file")
+        return self
+
+
 class Log(Strict):
     """How the daemon logs."""
 
@@ -185,6 +202,10 @@ class Server(Strict):
     """Readable when the configuration was loaded; its content is read at use, since tokens rotate."""
     ca_file: Annotated[Path, BeforeValidator(_certificate_file)] | None = None
     pid: Annotated[int, BeforeValidator(whole_between(1, _MAX_PID))] | None = None
+    container: Annotated[str, BeforeValidator(parse_container)] | None = None
+    """An ID, or its first 12 digits at least."""
+    unit: Annotated[str, BeforeValidator(parse_unit)] | None = None
+    """Name of a systemd service."""
     model_config_path: Annotated[Path, BeforeValidator(_absolute_path)] | None = Field(
         default=None, alias="model_config"
     )
@@ -200,6 +221,12 @@ class Server(Strict):
     tensor_parallel: Count | None = None
     pipeline_parallel: Count | None = None
     hybrid_manager: Switch | None = None
+
+    @model_validator(mode="after")
+    def _one_process(self) -> Server:
+        if sum(given is not None for given in (self.pid, self.container, self.unit)) > 1:
+            raise RefusedValueError("give one of pid, container and unit")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -226,6 +253,8 @@ class Config(Strict):
     scrape: Scrape = Scrape()
     history: Annotated[History | None, BeforeValidator(_history)] = History()
     """None where it is switched off."""
+    pods: Pods | None = None
+    """None: pods are not named."""
     log: Log = Log()
     servers: tuple[Server, ...] = ()
 
@@ -235,6 +264,7 @@ SECTIONS: dict[str, type[Strict]] = {
     "nvml": Nvml,
     "scrape": Scrape,
     "history": History,
+    "pods": Pods,
     "log": Log,
     "servers": Server,
 }

@@ -31,6 +31,8 @@ _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", re.ASCII)
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?(B|KiB|MiB|GiB|TiB)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+_CONTAINER = re.compile(r"[0-9a-f]{12,64}", re.ASCII)
+_UNIT = re.compile(r"[A-Za-z0-9:_.@\\-]{1,247}\.service", re.ASCII)
 _DTYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _HOST = re.compile(r"(?!-)[A-Za-z0-9_.-]{1,253}", re.ASCII)
 _PATH = re.compile(r"(?:/(?:[A-Za-z0-9_.~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*/*", re.ASCII)
@@ -189,6 +191,20 @@ def parse_name(value: object) -> str:
         raise RefusedValueError(
             f"{shown(value)} is not a name; allowed: 1 to 64 of the characters A-Z a-z 0-9 _ . : -"
         )
+    return value
+
+
+def parse_container(value: object) -> str:
+    """Return the ID of a container, or its beginning."""
+    if not isinstance(value, str) or not _CONTAINER.fullmatch(value):
+        raise RefusedValueError(f"{shown(value)} is no container ID; allowed: 12 to 64 hex digits, in quotes")
+    return value
+
+
+def parse_unit(value: object) -> str:
+    """Return the name of a systemd service."""
+    if not isinstance(value, str) or not _UNIT.fullmatch(value):
+        raise RefusedValueError(f"{shown(value)} is no service; allowed: its full name, such as vllm.service")
     return value
 
 

@@ -175,7 +175,6 @@ def _opinion(start: Start, named: str | None, *, latest: bool) -> Opinion | str 
     A file that --model names is an answer to the last start; a path in the log to its own.
     """
     from kvwatch.sources.model_path import find_model  # noqa: PLC0415
-    from kvwatch.startup_log.opinion import NoOpinionError, judge_llamacpp, judge_vllm  # noqa: PLC0415
 
     name = named if named is not None and latest else start.model
     if name is None or start.engine not in ("vllm", "llama.cpp"):
@@ -186,6 +185,8 @@ def _opinion(start: Start, named: str | None, *, latest: bool) -> Opinion | str 
         if named is not None and latest:
             raise LogError(f"--model {name}: {error}") from error
         return None
+    from kvwatch.startup_log.opinion import NoOpinionError, judge_llamacpp, judge_vllm  # noqa: PLC0415
+
     try:
         if start.engine == "llama.cpp":
             return "that is no GGUF file" if model.gguf is None else judge_llamacpp(start, model.gguf)

@@ -98,18 +98,25 @@ DEVICE_LEDGER = _gauge(
 DEVICE_SHARE_SUM = _gauge(
     "device_share_sum_ratio",
     "device",
-    "What the servers on the device claim together: their shares, or what their processes hold.",
+    "What the running servers on the device claim together: their shares, or what their processes hold.",
 )
 DEVICE_SHARE_ASLEEP = _gauge(
     "device_share_asleep_ratio",
     "device",
-    "What servers asleep would claim of the device on waking; it is no part of kvwatch_device_share_sum_ratio.",
+    "What servers asleep would claim of the device on waking; not in kvwatch_device_share_sum_ratio.",
 )
 DEVICE_SHARE_LIMIT = _gauge(
     "device_share_limit_ratio", "device", "The configured limit of kvwatch_device_share_sum_ratio."
 )
 PROCESS_INFO = _gauge(
-    "process_info", "device pid name server match", "A process that holds a device, and how it was matched."
+    "process_info",
+    "device pid name server container unit match",
+    "A process that holds a device, where it runs, and how it was matched to a server.",
+)
+POD_INFO = _gauge(
+    "pod_info",
+    "container pod namespace pod_container",
+    "What Kubernetes calls a container that holds a device; only where pods are configured.",
 )
 PROCESS_MEMORY = _gauge("process_memory_bytes", "device pid", "Device memory of a process; absent where N/A.")
 SERVER_DEVICE_MEMORY = _gauge(

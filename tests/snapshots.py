@@ -26,6 +26,7 @@ from kvwatch.snapshot import (
     KvGroup,
     LedgerPart,
     Match,
+    PodState,
     ProcessState,
     RankState,
     ServerState,
@@ -195,6 +196,15 @@ def known() -> Snapshot:
             source(Source.MODEL, "chat", Reason.UNKNOWN_ARCHITECTURE, "FooForCausalLM"),
         ),
         recompute_suspected={("chat", "0"): 6, ("chat", "1"): 0},
+        pods=(
+            PodState(
+                container="3f" * 32,
+                pod_uid="0f0b5a3c-2d4e-4f60-8a1b-9c2d3e4f5a6b",
+                pod="chat-0",
+                namespace="models",
+                name="vllm",
+            ),
+        ),
         history=HistoryState(size_bytes=8 * MIB, oldest_at=3000.0),
         start_windows=(
             StartWindow(

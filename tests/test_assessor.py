@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvwatch.app import Devices
+from kvwatch.app import Devices, open_poller
 from kvwatch.assessor import Assessor
 from kvwatch.finding import RuleId
 from kvwatch.readings import ProcessTable
@@ -172,6 +172,18 @@ async def test_stale_data_is_a_finding_in_place_of_all_others(card: Card) -> Non
     assert "kvwatch_device_memory_used_bytes" not in series
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("pace, found", [(1.0, False), (100_000.0, True)])
+async def test_the_pace_of_the_rules_reaches_them(pace: float, found: bool) -> None:  # noqa: FBT001 - a case
+    """A captured queue before a full pool is a finding after a minute, or at once where a minute is short."""
+    async with replaying(vllm_pages("pool-full")) as replay:
+        configuration = config(f"servers: [{{name: chat, url: '{replay.url}'}}]")
+        async with open_poller(configuration, Devices(), pace=pace) as poller:
+            await poller.poll()
+            snapshot = await poller.poll()
+    assert (RuleId.WAITING_POOL_FULL in {finding.rule for finding in snapshot.findings}) == found
+
+
 def assess(assessor: Assessor, moment: Moment) -> list[RuleId]:
     """Return what is found after one more poll."""
     snapshot = assessor.assess(moment.snapshot(), table=ProcessTable(), reasons={"chat": None})
@@ -189,7 +201,7 @@ def test_the_log_has_one_line_when_a_finding_begins_and_one_when_it_is_over(
     for moment in (queue, *(replace(queue, at=at) for at in (60.0, 65.0)), replace(away, at=70.0)):
         assess(assessor, moment)
     begun = [record for record in caplog.records if "waiting_pool_full" in record.getMessage()]
-    assert [(record.levelname, "over" in record.getMessage()) for record in begun] == [("ERROR", False)]
+    assert [(record.levelname, "over" in record.getMessage()) for record in begun] == [("WARNING", False)]
     assess(assessor, Moment(at=75.0, servers=[vllm()]))
     assert caplog.messages[-1:] != ["waiting_pool_full: over for chat"]
     caplog.clear()

@@ -35,9 +35,9 @@ ENGINES = ("vllm", "llamacpp")
 FIXTURES = Path(__file__).parent / "config"
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
 
-TOP_KEYS = "listen, interval, typical_window, share_limit, discovery, nvml, scrape, history, log, servers"
+TOP_KEYS = "listen, interval, typical_window, share_limit, discovery, nvml, scrape, history, pods, log, servers"
 SERVER_KEYS = (
-    "name, url, engine, bearer_token_file, ca_file, pid, model_config, full_length_tokens, request_limit, "
+    "name, url, engine, bearer_token_file, ca_file, pid, container, unit, model_config, full_length_tokens, request_limit, "
     "max_num_batched_tokens, pool_tokens, kv_unified, cache_dtype, share, kv_cache_memory_bytes, "
     "tensor_parallel, pipeline_parallel, hybrid_manager"
 )
@@ -184,10 +184,16 @@ INVALID = {
     "name": [
         f"2: servers[0].name: 'chat server' is not a name; {NAME}",
     ],
+    "home": [
+        "3: servers[0].container: 'chat' is no container ID; allowed: 12 to 64 hex digits, in quotes",
+        "4: servers[0].unit: 'chat' is no service; allowed: its full name, such as vllm.service",
+        "5: servers[1]: give one of pid, container and unit",
+    ],
+    "pods": [
+        "1: pods: give one of kubelet and file",
+    ],
     "not-in-this-version": [
         f"3: web_config_file: unknown key; allowed: {TOP_KEYS}",
-        f"6: servers[0].container: unknown key; allowed: {SERVER_KEYS}",
-        f"7: servers[0].unit: unknown key; allowed: {SERVER_KEYS}",
     ],
     "not-utf8": [
         "2: this line is not UTF-8; save the file as UTF-8",
@@ -747,4 +753,4 @@ class TestDocs:
             6721623818,
             tmp_path / "ca.pem",
         )
-        assert config.model_copy(update={"servers": ()}) == default_config()
+        assert config.model_copy(update={"servers": (), "pods": None}) == default_config()

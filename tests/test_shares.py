@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kvwatch.engines import ADAPTERS
 from kvwatch.join import Inputs, join
 from kvwatch.readings import (
     DeviceReading,
     EngineReading,
     GpuProcess,
     Outcome,
+    Page,
     ProcessIdentity,
     ProcessTable,
     RankReading,
@@ -21,6 +24,7 @@ from kvwatch.readings import (
 )
 from kvwatch.snapshot import ClaimBasis, DeviceState
 from kvwatch.target import Target
+from tests.replay import CAPTURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -253,3 +257,30 @@ def test_an_unknown_claim_is_named_with_its_reason() -> None:
         ("s1", None, True),
     ]
     assert state.claims_complete
+
+
+STATES = {
+    "awake": (("1.0", "0.0", "0.0"), False, True),
+    "paused: level 0": (("0.0", "0.0", "0.0"), True, True),
+    "level 1: weights to host memory": (("0.0", "1.0", "0.0"), True, False),
+    "level 2: all thrown away": (("0.0", "0.0", "1.0"), True, False),
+}
+
+
+@pytest.mark.parametrize("situation", STATES)
+def test_vllm_says_whether_a_sleeper_has_kept_its_memory(situation: str) -> None:
+    """Awake and the two ways of giving memory back are gauges of one family."""
+    (awake, offloaded, discarded), sleeping, kept = STATES[situation]
+    text = (CAPTURES / "vllm" / "0.32.0-asleep-level-0-three-running.metrics").read_text()
+    for state, value in (("awake", awake), ("weights_offloaded", offloaded), ("discard_all", discarded)):
+        text = re.sub(rf'(engine_sleep_state{{.*sleep_state="{state}"}}) \S+', rf"\1 {value}", text)
+    found = ADAPTERS["vllm"].read({"/metrics": Page(path="/metrics", body=text, status=200)})
+    assert (found.sleeping, found.memory_kept) == (sleeping, kept)
+
+
+def test_a_vllm_without_the_gauge_says_neither() -> None:
+    """Before 0.11.2 nobody can tell a sleeper by its page."""
+    text = (CAPTURES / "vllm" / "0.32.0-idle.metrics").read_text()
+    older = "".join(line for line in text.splitlines(keepends=True) if "engine_sleep_state" not in line)
+    found = ADAPTERS["vllm"].read({"/metrics": Page(path="/metrics", body=older, status=200)})
+    assert (found.sleeping, found.memory_kept) == (None, None)

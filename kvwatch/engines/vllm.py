@@ -37,6 +37,7 @@ from kvwatch.engines.vllm_levels import (
     WANTED,
     features,
 )
+from kvwatch.engines.vllm_sleep import memory_kept, sleeping
 from kvwatch.readings import EngineReading, RankReading, Reason, SourceError
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
         release=_release(version),
         full_length_tokens=full_length,
         full_length_reason=pages[MODELS].reason if MODELS in pages else None,
-        sleeping=_sleeping(samples),
-        memory_kept=_memory_kept(samples),
+        sleeping=sleeping(samples),
+        memory_kept=memory_kept(samples),
         cost_rules="vllm",
         prefix_caching={"True": True, "False": False}.get(config.get("enable_prefix_caching", "")),
         recurrent_cache_mode=config.get("mamba_cache_mode"),
@@ -254,22 +255,6 @@ def _cache_config(samples: Samples) -> Mapping[str, str]:
 def _sized_otherwise(config: Mapping[str, str]) -> bool:
     """Tell whether something else than the share decides the pool's size."""
     return any(number(config.get(name)) for name in ("kv_cache_memory_bytes", "num_gpu_blocks_override"))
-
-
-def _memory_kept(samples: Samples) -> bool | None:
-    """Tell whether no rank has given memory back; level 0 sets neither (v1/metrics/loggers.py, 0.11.2+)."""
-    gone = [
-        value
-        for labels, value in samples.of(SLEEP_STATE)
-        if labels.get("sleep_state") in ("weights_offloaded", "discard_all")
-    ]
-    return None if not gone else not any(gone)
-
-
-def _sleeping(samples: Samples) -> bool | None:
-    """Tell whether any rank is not awake; None where the page has no such gauge (before 0.11.2)."""
-    awake = [value for labels, value in samples.of(SLEEP_STATE) if labels.get("sleep_state") == "awake"]
-    return None if not awake else any(value == 0 for value in awake)
 
 
 def _full_length(page: Page | None, model: str | None) -> int | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def judged_elsewhere(_: Evidence) -> Iterator[Verdict]:
-    """Yield nothing: the verdicts come from outside, see `Inspection.advance` and exposition.py."""
+    """Yield nothing: a snapshot cannot tell that it is old, so exposition.py does."""
     return iter(())
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import yaml
+if TYPE_CHECKING:
+    import yaml
 
 
 class ConfigFileError(ValueError):
@@ -22,6 +24,8 @@ class ConfigWords:
 
 def config_words(text: str) -> ConfigWords:
     """Return the words for a file's text (0.32.0, utils/argparse_utils.py, load_config_file)."""
+    import yaml  # noqa: PLC0415 - few servers have such a file, and who reads processes needs no YAML
+
     if any(isinstance(token, yaml.AliasToken) for token in _tokens(text)):
         raise ConfigFileError("aliases are not read")
     try:
@@ -49,6 +53,8 @@ def config_words(text: str) -> ConfigWords:
 
 def _tokens(text: str) -> list[yaml.Token]:
     """Scan the text: aliases could make a small file stand for a huge one."""
+    import yaml  # noqa: PLC0415
+
     try:
         return list(yaml.scan(text, Loader=yaml.SafeLoader))
     except yaml.YAMLError:

@@ -1,4 +1,4 @@
-"""What Kubernetes calls the containers of this node: asked now and then beside the polls, never in their way."""
+"""What Kubernetes calls the containers of this node: asked beside the polls, never in their way."""
 
 from __future__ import annotations
 

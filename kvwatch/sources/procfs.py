@@ -6,6 +6,7 @@ Nothing here is asynchronous: the poller runs it in a thread. Every answer is ti
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,9 +28,11 @@ from kvwatch.sources.traits import TraitCache
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from kvwatch.readings import Home
     from kvwatch.sources.sockets import HolderWalk
     from kvwatch.target import Target
 
+_PROC = Path("/proc")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MAX_DESCRIPTORS = 1_000_000  # a few seconds of walking; far beyond any GPU node seen
 _BOOT_TIME_FLICKER_SECONDS = 1  # btime is truncated, so it may move by one while the clock stands still
@@ -86,7 +89,7 @@ class ProcfsSource:
     def __init__(
         self,
         *,
-        root: Path = Path("/proc"),
+        root: Path = _PROC,
         clock: Callable[[], float] = time.monotonic,
         rescan_seconds: float = 30.0,
     ) -> None:
@@ -139,6 +142,9 @@ class ProcfsSource:
                 reason, detail = finding.reason, finding.detail
                 if reason is None and not pids:
                     reason, detail = Reason.NOT_FOUND, "the listening process ended during this reading"
+            elif server.home is not None:
+                pids = ()
+                reason, detail = self._judge_home(server.home, gpu_pids, processes)
             else:
                 continue
             if pids:
@@ -152,8 +158,31 @@ class ProcfsSource:
             configured=frozenset(
                 server.name for server in servers if server.pid is not None and server.start_ticks is None
             ),
+            homes={server.name: server.home for server in servers if server.home is not None},
+            hidden=frozenset(pid for pid in gpu_pids if pid not in processes and self._is_hidden(pid)),
             outcomes=tuple(replace(outcome, duration_seconds=duration) for outcome in outcomes),
         )
+
+    @staticmethod
+    def _judge_home(
+        home: Home, gpu_pids: Iterable[int], processes: Mapping[int, ProcessIdentity]
+    ) -> tuple[Reason | None, str]:
+        """Say that none of a server's processes was seen where its configuration says they are."""
+        if any(home.holds(processes[pid]) for pid in gpu_pids if pid in processes):
+            return None, ""
+        return Reason.NOT_FOUND, f"no process that holds a GPU is in {home}"
+
+    def _is_hidden(self, pid: int) -> bool:
+        """Tell whether a process exists though /proc does not show it (proc(5), hidepid)."""
+        if self._root != _PROC or read_stat(self._root, pid) is not None:
+            return False
+        try:
+            os.kill(pid, 0)  # sends nothing
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def _judge_configured(
         self, pid: int, processes: Mapping[int, ProcessIdentity], start_ticks: int | None

@@ -6,7 +6,7 @@ within half of the last digit of what was measured, 0.005 GiB (5,368,709 bytes) 
 
 from __future__ import annotations
 
-NUMBER = r"-?\d+(?:\.\d+)?"
+NUMBER = r"-?\d{1,9}(?:\.\d{1,9})?"
 GIB, MIB = 1 << 30, 1 << 20
 
 _UNITS = {"B": 1, "bytes": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB, "TiB": 1 << 40}

@@ -200,7 +200,7 @@ def _of_share(old: Start, new: Start, moved: int, settings: tuple[tuple[str, str
             )
         )
     elif abs(rest) >= NOTICEABLE:
-        sentences.append(f"{change(rest)} is in what these logs do not print, or in the settings below.")
+        sentences.append(f"{change(rest)} is in what these logs do not print, or by settings that moved.")
     return sentences
 
 

@@ -69,7 +69,7 @@ def _memory_parts(memory: Memory, pool: int | None) -> list[Part]:
             "CUDA graphs" if graphs is not None else "CUDA graphs, estimated",
             estimated if graphs is None else graphs,
         ),
-        ("K", "KV cache", pool),
+        ("K", "KV cache", None if pool is not None and pool < 0 else pool),
     )
     return [
         Part(letter=letter, name=name, size_bytes=value)
@@ -119,7 +119,7 @@ def draw(ledger: Ledger) -> str:
     """Return the ledger as a bar; a part that is there has at least one column."""
     parts = [part for part in ledger.parts if part.size_bytes > 0]
     whole = sum(part.size_bytes for part in parts)
-    if not whole:
+    if not whole or (len(parts) == 1 and ledger.total_bytes is None):
         return ""
     widths = [max(1, round(part.size_bytes * BAR_WIDTH / whole)) for part in parts]
     # The widest column gives or takes what rounding left over.

@@ -28,7 +28,7 @@ class LlamaReader:
         start = self._start
         if start is not None and self._is_of_next(entry.text):
             yield start.finish()
-            self._start = None
+            self._start = LlamaStart(entry, asleep=start) if lines.WAKING.search(entry.text) else None
         start = self._start or LlamaStart(entry)
         if start.read(entry):
             self._start = start

@@ -47,7 +47,7 @@ SLOTS = re.compile(
 SLOT_LENGTH = re.compile(r"new slot,? .*?n_ctx(?:_slot)?[ =]+(\d{1,12})|new slot:.*? n_ctx_slot=(\d{1,12})")
 DEVICE = re.compile(r"- +(\S+) *: (.{1,200}?) \((\d{1,9}) MiB, (\d{1,9}) MiB free\)")
 USING = re.compile(r"using device (\S+) \((.{1,200}?)\)(?: \([^)]{0,80}\))? - (\d{1,9}) MiB free")
-BREAKDOWN = re.compile(r"\| +- (\S+) (?:\((.{1,100}?)\) +)?\| +(\d{1,9}) = (\d{1,9}) \+ ")
+BREAKDOWN = re.compile(r"\| +- (\S+) (?:\((.{1,100}?)\) +)?\| +(\d{1,9}) = +\d{1,9} \+ ")
 MODEL = re.compile(rf"load_tensors: +(\S+) (?:model )?buffer size *= *{_MIB}")
 KV = re.compile(rf": +(\S+)(?: \S[^:=]{{0,60}})? KV buffer size *= *{_MIB}")
 RECURRENT = re.compile(rf": +(\S+) RS buffer size *= *{_MIB}")

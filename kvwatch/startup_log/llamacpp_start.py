@@ -21,16 +21,18 @@ _MOST_CONTEXTS = 64
 class LlamaStart:
     """Collects one start."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, asleep: LlamaStart | None = None) -> None:
+        """Begin with an empty start, or with what is known of the same process before it slept."""
         self.source, self.line, self.moment = entry.source, entry.number, entry.moment
-        self.build: str | None = None
+        self.build: str | None = None if asleep is None else asleep.build
+        self._woken = asleep is not None
         self.model: str | None = None
         self.loading = False
         self.ready = False
         self.ended = False
         self._drafting = False
         self._trial = False
-        self._devices: dict[str, dict[str, int | str]] = {}
+        self.devices: dict[str, dict[str, int | str]] = {} if asleep is None else asleep.devices
         self._weights: dict[str, int] = {}
         self._contexts: list[Context] = []
         self._failure = LlamaFailure()
@@ -47,7 +49,9 @@ class LlamaStart:
         if self._trial:
             return self._read_trial(text) or known
         known = self._read_device(text) or self._read_memory(text) or self._read_context(text) or known
-        known = self._read_slots(text) or known
+        if self._read_slots(text):
+            # A server that wakes says no more than that it made its slots.
+            self.ready, known = self.ready or self._woken, True
         if lines.READY.search(text):
             self.ready = known = True
         return self._read_failure(entry) or known
@@ -100,9 +104,9 @@ class LlamaStart:
     def _device(
         self, name: str, description: str | None, *, total: int | None = None, free: int | None = None
     ) -> None:
-        if name not in self._devices and len(self._devices) >= MOST_DEVICES:
+        if name not in self.devices and len(self.devices) >= MOST_DEVICES:
             return
-        device = self._devices.setdefault(name, {})
+        device = self.devices.setdefault(name, {})
         if description is not None:
             device.setdefault("description", description)
         if total is not None:
@@ -264,9 +268,9 @@ class LlamaStart:
                 for name, size in buffers.items():
                     device = held.setdefault(name, {})
                     device[f"{kind}_bytes"] = device.get(f"{kind}_bytes", 0) + size
-        names = dict.fromkeys([*self._devices, *held])
+        names = dict.fromkeys([*self.devices, *held])
         return tuple(
-            Device(name=name, **self._devices.get(name, {}), **held.get(name, {}))  # type: ignore[arg-type]
+            Device(name=name, **self.devices.get(name, {}), **held.get(name, {}))  # type: ignore[arg-type]
             for name in names
         )
 

@@ -110,7 +110,7 @@ def missing_sentences(start: Start) -> Iterator[str]:
         return
     memory = start.memory
     if start.engine == "llama.cpp":
-        if memory.kv_bytes is None:
+        if memory.kv_bytes is None and not any(device.held_bytes for device in start.devices):
             yield (
                 "Memory at all: llama-server prints it with -lv 4 (builds after b9093), older builds always."
             )
@@ -124,7 +124,8 @@ def missing_sentences(start: Start) -> Iterator[str]:
             ("non-torch memory", memory.non_torch_bytes),
             ("the peak activation", memory.activation_bytes),
             ("the KV cache's bytes", memory.kv_bytes),
-            ("its tokens", start.kv_tokens),
+            # The legacy engine prints blocks instead.
+            ("its tokens", start.kv_tokens if start.num_blocks is None else start.num_blocks),
             ("the concurrency", start.max_concurrency),
         )
         if value is None
@@ -137,6 +138,11 @@ def missing_sentences(start: Start) -> Iterator[str]:
                 "vLLM prints all of them in one line: 0.10.2 and from 0.26 on at INFO, between with"
                 " VLLM_LOGGING_LEVEL=DEBUG."
             )
+    if memory.share is None and start.settings and start.configuration.get("device_config") != "cpu":
+        yield (
+            "gpu-memory-utilization is not among the arguments, so it is the version's own: 0.9, from 0.20"
+            " on 0.92."
+        )
     expected, printed = start.expected_ranks, len(start.ranks)
     if expected is not None and printed and expected > printed:
         yield (

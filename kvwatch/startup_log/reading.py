@@ -21,7 +21,19 @@ MOST_STARTS = 1000
 _MOST_SOURCES = 64
 
 _BLOB = "blob data]"
-_WORDS = tuple(dict.fromkeys((*vllm.WORDS, *llamacpp.WORDS, *sglang.WORDS, _BLOB)))
+_WORDS = tuple(
+    dict.fromkeys(
+        (
+            *vllm.WORDS,
+            *llamacpp.WORDS,
+            *sglang.WORDS,
+            # Messages that journald writes as lists of bytes hold no words.
+            '"MESSAGE":[',
+            '"MESSAGE": [',
+            _BLOB,
+        )
+    )
+)
 
 
 class _Reader(Protocol):
@@ -70,7 +82,7 @@ def says_anything(start: Start) -> bool:
     """Say whether a start has a fact in it: a line that any program could have written is none."""
     memory = start.memory
     figures = (
-        start.version,
+        start.version if start.engine == "vllm" else None,
         start.kv_tokens,
         start.num_blocks,
         start.max_concurrency,

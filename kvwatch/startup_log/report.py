@@ -34,7 +34,8 @@ def render_log(
         paragraphs += _start(log.starts[at], opinions[at])
         change = changes[at]
         if change is not None:
-            paragraphs.append(block("Since the start before", change.sentences))
+            moved = [f"{name}: {old} then, {new} now." for name, old, new in change.settings]
+            paragraphs.append(block("Since the start before", [*change.sentences, *moved]))
     return "\n\n".join(paragraphs) + "\n"
 
 
@@ -63,8 +64,8 @@ def _earlier(log: Log, shown: set[int]) -> Iterator[str]:
     table += [
         (
             f"{start.line:,}",
-            start.moment or "?",
-            start.source or _ENGINES[start.engine],
+            printable(start.moment or "?"),
+            printable(start.source or _ENGINES[start.engine]),
             "?" if start.memory.kv_bytes is None else size(start.memory.kv_bytes),
             "?" if start.kv_tokens is None else f"{start.kv_tokens:,}",
             _end(start),
@@ -76,23 +77,23 @@ def _earlier(log: Log, shown: set[int]) -> Iterator[str]:
 
 def _end(start: Start) -> str:
     if start.failure is not None:
-        return f"FAILED: {start.failure.text}"
+        return printable(f"FAILED: {start.failure.text}")
     return "ready" if start.ready else "not seen ready"
 
 
 def _title(start: Start) -> str:
     words = [_ENGINES[start.engine], start.version or "(version not in the log)"]
     if start.model is not None:
-        words.append(f"with {printable(start.model)}")
+        words.append(f"with {start.model}")
     if start.source:
-        words.append(f"in {printable(start.source)}")
+        words.append(f"of {start.source}")
     if start.moment is not None:
         words.append(f"started {start.moment}")
-    return " ".join(words) + f" (line {start.line:,})"
+    return printable(f"{' '.join(words)} (line {start.line:,})")
 
 
 def _start(start: Start, opinion: Opinion | str | None) -> Iterator[str]:
-    yield f"{_title(start)}\n{_state(start)}"
+    yield block(_title(start), [_state(start)])
     yield from _ledger(start)
     pool = list(pool_sentences(start))
     if pool:
@@ -112,15 +113,12 @@ def _start(start: Start, opinion: Opinion | str | None) -> Iterator[str]:
 
 def _state(start: Start) -> str:
     if start.failure is not None:
-        return f"  FAILED, line {start.failure.line:,}: {printable(start.failure.text)}."
+        return f"FAILED, line {start.failure.line:,}: {start.failure.text}."
     if start.later_failure is not None:
-        return (
-            f"  It became ready, and later, line {start.later_failure.line:,}:"
-            f" {printable(start.later_failure.text)}."
-        )
+        return f"It became ready, and later, line {start.later_failure.line:,}: {start.later_failure.text}."
     if start.ready:
-        return "  It became ready."
-    return "  The log ends, or goes on with another start, before the server said that it was ready."
+        return "It became ready."
+    return "The log ends, or goes on with another start, before the server said that it was ready."
 
 
 def _ledger(start: Start) -> Iterator[str]:
@@ -138,12 +136,12 @@ def _ledger(start: Start) -> Iterator[str]:
         head = f"A share of {memory.share:g} of a card whose size is not in the log"
     for ledger in ledgers(start):
         bar = draw(ledger)
-        if not bar:
-            continue
+        if not bar and not ledger.title:
+            continue  # one figure, which the pool's paragraph says too
         title = head or printable(ledger.title)
         if ledger.title and ledger.total_bytes is not None:
             title += f" of {size(ledger.total_bytes)}"
-        lines = [*([title] if title else []), f"  [{bar}]", *columns(rows(ledger))]
+        lines = [*([title] if title else []), *([f"  [{bar}]"] if bar else []), *columns(rows(ledger))]
         head = ""
         if ledger.overlap_bytes:
             lines.append(

@@ -7,6 +7,7 @@ import re
 _OPENING, _CLOSING = "([{", ")]}"
 _PART = re.compile(r"\s*['\"]?([A-Za-z_]\w*)['\"]?\s*[:=]\s*(.*?)\s*", re.DOTALL)
 _MOST = 500
+_LONGEST = 2000
 
 
 def read_settings(text: str) -> dict[str, str]:
@@ -45,6 +46,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _unquoted(value: str) -> str:
+    value = value[: _LONGEST + 2]
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         return value[1:-1]
     return value

@@ -117,7 +117,7 @@ def _json(text: str) -> _Taken | None:
     for key in ("log", "MESSAGE", "message", "msg"):
         inner = _words(fields[key], fields) if key in fields else None
         if inner is not None and not inner.startswith("{"):
-            return without_colours(inner).rstrip("\n"), name and name[:_MAX_NAME], time
+            return without_colours(inner).rstrip("\n"), name and name[:_MAX_NAME], time and time[:_MAX_NAME]
     return None
 
 

@@ -22,16 +22,17 @@ WORDS = (
     "LLM engine",
     "API server version",
     "\N{FULL BLOCK}",
+    "\\u2588",
     "args: ",
     "failed",
     "Error: ",
     "Exception: ",
     "Error:",
 )
-_VERSION = re.compile(r"vLLM API server version (\d[\w.+-]*)|.*█.* version (\d[\w.+-]*)")
+_VERSION = re.compile(r"vLLM API server version (\d[\w.+-]{0,60})|.*█.* version (\d[\w.+-]{0,60})")
 _ARGUMENTS = re.compile(r"(?:non-default args|args): (?:Namespace\()?\{?(.*)", re.DOTALL)
 _ENGINE = re.compile(
-    r"Initializing an? (?:V[01] )?LLM engine(?: \(v([\w.+-]+)\))? with config: (.*)", re.DOTALL
+    r"Initializing an? (?:V[01] )?LLM engine(?: \(v([\w.+-]{1,60})\))? with config: (.*)", re.DOTALL
 )
 _WEIGHTS = re.compile(r"(?:Loading model weights|Model loading) took ")
 

@@ -154,7 +154,7 @@ LINES: tuple[tuple[re.Pattern[str], Callable[[VllmStart, Process, re.Match[str]]
             ),
             _share,
         ),
-        (r"[A-Za-z][\w +]* KV cache size: ([\d,]{1,20}) tokens", _tokens),
+        (r"[A-Za-z][\w +]* KV cache size: (\d[\d,]{0,19}) tokens", _tokens),
         (r"(?:# )?(?:GPU|CUDA|cuda|ROCM|rocm|XPU|xpu|HPU|hpu|TPU|tpu|cpu) blocks: (\d{1,12})\b", _blocks),
         (r"Overriding num_gpu_blocks=(\d{1,12}) with num_gpu_blocks_override=(\d{1,12})", _overridden),
         (
@@ -214,7 +214,7 @@ LINES: tuple[tuple[re.Pattern[str], Callable[[VllmStart, Process, re.Match[str]]
     )
 )
 # On the line of the tokens since 0.28: `GPU KV cache size: 1 tokens, Maximum concurrency for 1 tokens ...`.
-CONCURRENCY = re.compile(rf"Maximum concurrency for ([\d,]{{1,20}}) tokens per request: {_N}x")
+CONCURRENCY = re.compile(rf"Maximum concurrency for (\d[\d,]{{0,19}}) tokens per request: {_N}x")
 WORDS = (
     "oading took",
     "weights took",
@@ -234,6 +234,7 @@ WORDS = (
     "CUDA graph",
     "Graph capturing finished",
     "non_torch_memory",
+    "kv_cache_memory",
     "activation peak",
     "current vLLM instance",
     "startup plan",

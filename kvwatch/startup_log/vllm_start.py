@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from kvwatch.startup_log.amounts import size
 from kvwatch.startup_log.facts import Engine, Failure, Memory, Start
 from kvwatch.startup_log.settings import read_settings
 from kvwatch.startup_log.vllm_failures import read_failure
@@ -117,7 +119,7 @@ class VllmStart:
         found = _EXCEPTION.match(entry.text)
         if found is None:
             return process.failed
-        words = f"{found.group(1).rpartition('.')[2]}: {found.group(2)}".rstrip(": ")[:_LONGEST]
+        words = f"{found.group(1).rpartition('.')[2]}: {found.group(2)}".rstrip(": .")[:_LONGEST]
         if self.vague is None or _HOLLOW.search(self.vague.text):
             self.vague = Failure(kind="failed", text=words, line=entry.number, numbers={})
         return True
@@ -132,6 +134,7 @@ class VllmStart:
             for process, of in self.processes.items()
             if (memory := self._memory(of)) is not None
         )
+        memory = self._completed(_deciding(ranks))
         config = self.configuration
         # An engine prints its own data-parallel size as 1; the arguments tell how many engines there are.
         counted = {**config, "data_parallel_size": self.settings.get("data_parallel_size", "1")}
@@ -150,7 +153,7 @@ class VllmStart:
             version=self.version,
             model=config.get("model") or self.settings.get("model"),
             ready=self.ready,
-            memory=self._completed(_deciding(ranks)),
+            memory=memory,
             ranks=ranks,
             engines=engines,
             expected_ranks=count,
@@ -163,11 +166,15 @@ class VllmStart:
             pinned_bytes=self.pinned if (pin := self._told_pin()) is None else pin,
             settings=self._settings(),
             configuration=config,
-            failure=self._failure(),
+            failure=self._failure(memory),
             later_failure=self.later,
         )
 
-    def _failure(self) -> Failure | None:
+    def _failure(self, memory: Memory) -> Failure | None:
+        if self.failure is not None and self.failure.kind == "no_kv_memory" and (memory.kv_bytes or 0) < 0:
+            missing = -(memory.kv_bytes or 0)
+            text = f"the share is {size(missing)} too small before the first block of KV cache"
+            return replace(self.failure, text=text, numbers={"missing_bytes": missing})
         if self.failure is not None or self.ready:
             return self.failure
         failed = any(process.failed for process in self.processes.values())
@@ -263,9 +270,10 @@ def _least(values: Any) -> Any:
 
 def _number(text: str | None) -> float | None:
     try:
-        return None if text is None else float(text)
+        number = math.nan if text is None else float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _product(config: dict[str, str], names: Sequence[str]) -> int | None:

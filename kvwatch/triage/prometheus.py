@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _SLEEPING = metrics.SERVER_SLEEPING.name
 _START_STEP_SECONDS = 15.0
+_DRIVER_SECONDS = 3600.0
 _MEMORY_STEP_SECONDS = 300.0
+_LONGEST_LOOK_SECONDS = 600.0
 _MOVE_SLACK_SECONDS = 300.0
 """A daemon that moved may be seen at two addresses for so long."""
 _LOOKS_BACK = ((3600.0, 60.0), (86_400.0, 300.0), (30 * 86_400.0, 3600.0))
@@ -80,15 +82,22 @@ class PrometheusSource:
             start = span.start_at - span.step_seconds
             queries.append(self._query(SERVER_FAMILIES, start, span.end_at, span.step_seconds, own))
             queries.append(self._sleeping(start, span.end_at, span.step_seconds, own))
-        queries.append(self._query([metrics.DEVICE_INFO.name], *_ends(spans)))
-        *answers, devices = self._api.ranges(queries)
+        # Of each span its own: a driver may be another one now.
+        queries += [
+            self._query(
+                [metrics.DEVICE_INFO.name], span.end_at - _DRIVER_SECONDS, span.end_at, span.step_seconds
+            )
+            for span in spans
+        ]
+        answers = self._api.ranges(queries)
+        devices, answers = answers[2 * len(spans) :], answers[: 2 * len(spans)]
         answers[1::2] = [[replace(one, name=_SLEEPING) for one in answer] for answer in answers[1::2]]
-        drivers = {one.labels["device"]: one.labels["driver"] for one in devices if one.labels.get("driver")}
         slack = max(_MOVE_SLACK_SECONDS, *(span.step_seconds for span in spans))
         together = series_by_server((one for answer in answers for one in answer), slack_seconds=slack)
         names = {id(one): name for name, own_series in together.items() for one in own_series}
         result: list[Mapping[str, list[Observation]]] = []
-        for span, answer, sleeping in zip(spans, answers[::2], answers[1::2], strict=True):
+        for span, answer, sleeping, infos in zip(spans, answers[::2], answers[1::2], devices, strict=True):
+            drivers = {one.labels.get("device", ""): one.labels.get("driver", "") for one in infos}
             grid = Grid(seconds=span.step_seconds)
             by_server: dict[str, list[Series]] = {}
             for one in (*answer, *sleeping):
@@ -159,7 +168,9 @@ class PrometheusSource:
     def _query(self, names: Sequence[str], start: float, end: float, step: float, *own: str) -> RangeQuery:
         """Return the query of the last sample of each step; steps end at whole multiples of their length."""
         matchers = ",".join(part for part in (name_matcher(names), *own, self._selector) if part)
-        return _stepped(f"last_over_time({{{matchers}}}[{_just_under(step)}])", start, end, step)
+        # Of a long step its end is enough, and spares the API all the samples before.
+        length = min(step, _LONGEST_LOOK_SECONDS)
+        return _stepped(f"last_over_time({{{matchers}}}[{_just_under(length)}])", start, end, step)
 
     def _sleeping(self, start: float, end: float, step: float, own: str) -> RangeQuery:
         matchers = ",".join(part for part in (own, self._selector) if part)
@@ -179,11 +190,3 @@ def _just_under(step: float) -> str:
 def _any_of(label: str, values: Sequence[str]) -> str:
     pattern = "|".join(re.escape(value) for value in sorted(set(values)))
     return matcher(label, pattern).replace("=", "=~", 1)
-
-
-def _ends(spans: Sequence[Span]) -> tuple[float, float, float]:
-    return (
-        min(span.start_at for span in spans),
-        max(span.end_at for span in spans),
-        max(span.step_seconds for span in spans),
-    )

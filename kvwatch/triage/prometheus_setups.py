@@ -102,7 +102,7 @@ class Setups:
                 resident_blocks=blocks.resident_blocks,
                 groups=_kv_groups(groups),
                 devices=devices,
-                driver=next((self._drivers[device] for device in devices if device in self._drivers), None),
+                driver=next((own for device in devices if (own := self._drivers.get(device))), None),
             )
         return self._made[key]
 

@@ -1,7 +1,7 @@
 """Hold device memory until standard input closes: by torch or cupy where they work, else by libcuda itself.
 
-Needs nothing but a driver. Prints one line, `ready BACKEND BYTES`, when the memory is allocated and written to,
-or a sentence on stderr and exit status 3 when this machine gives none.
+Needs nothing but a driver. Prints one line, `ready BACKEND BYTES`, when the memory is allocated and written
+to, or a sentence on stderr and exit status 3 when this machine gives none.
 """
 
 from __future__ import annotations

@@ -134,7 +134,11 @@ class Rank:
         answer = max(1, round(_draw(traffic.answer, traffic.answer_spread, self.random)))
         answer = min(answer, longest - prompt)
         size = self.life.block_size
-        hit = int(prompt * min(0.95, max(0.0, self.random.gauss(traffic.hit_ratio, 0.1)))) // size * size
+        hit = (
+            int(prompt * min(0.95, max(0.0, self.random.gauss(traffic.hit_ratio, traffic.hit_ratio / 4))))
+            // size
+            * size
+        )
         held = self.life.plan.resident_blocks(prompt + answer) - hit // size
         return _Request(self.now, prompt, answer, max(1, held), hit)
 

@@ -88,9 +88,7 @@ POOL_DAYS = (
     Day(
         name="utilisation-lowered-twenty-minutes-ago",
         servers=(
-            ServerScript(
-                lives=(STEADY, replace(STEADY, start=-20 * MINUTE, share=0.42, pool_bytes=6 * GIB))
-            ),
+            ServerScript(lives=(STEADY, replace(STEADY, start=-20 * MINUTE, share=0.42, pool_bytes=6 * GIB))),
         ),
         cause="pool_smaller_config",
         ratio=(0.46, 0.54),

@@ -94,6 +94,19 @@ REQUEST_DAYS = (
         ratio=(0.5, 0.62),
     ),
     Day(
+        name="prompts-double-and-that-hour-was-not-watched-yesterday",
+        servers=(
+            ServerScript(
+                lives=(STEADY,),
+                traffic=steps((LONG_AGO, Traffic()), (-5 * HOUR, Traffic(prompt=3200))),
+            ),
+        ),
+        unwatched=((-27 * HOUR, -23.5 * HOUR),),
+        watched_closely=((-23.5 * HOUR, -21 * HOUR),),
+        cause="prompts_longer",
+        ratio=(0.5, 0.62),
+    ),
+    Day(
         name="prompts-double-on-two-ranks",
         servers=(
             ServerScript(
@@ -108,17 +121,17 @@ REQUEST_DAYS = (
         name="the-incident",
         servers=(
             ServerScript(
-                lives=(replace(STEADY, pool_bytes=int(8.3 * GIB), share=0.75),),
+                lives=(replace(STEADY, pool_bytes=int(9.1 * GIB), share=0.75),),
                 # 30 users who hardly pause: as many requests as fit, and then requests of twice the length.
                 traffic=steps(
-                    (LONG_AGO, Traffic(rate=5, users=30)),
-                    (-9 * DAY, Traffic(rate=5, users=30, prompt=3600)),
+                    (LONG_AGO, Traffic(rate=5, users=30, hit_ratio=0)),
+                    (-9 * DAY, Traffic(rate=5, users=30, prompt=3900, hit_ratio=0)),
                 ),
             ),
         ),
         baseline="30d",
         cause="prompts_longer",
-        ratio=(0.45, 0.55),
+        ratio=(0.42, 0.52),
         factors={"pool": (0, 0), "cost_per_token": (0, 0)},
     ),
     Day(

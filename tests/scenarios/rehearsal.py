@@ -60,11 +60,10 @@ def by_prometheus(day: Day, url: str) -> Verdict:
 
 def question(day: Day) -> Question:
     """Return what is asked at the end of a day."""
-    relative = day.baseline in ("1d", "7d")
     return Question(
         server=day.about,
         end_at=NOW,
-        baseline=day.baseline if relative else NOW - day.span - HOUR,
+        baseline=day.baseline,
         baseline_name=day.baseline,
         window_seconds=HOUR,
     )

@@ -186,6 +186,8 @@ class Day:
     squatters: tuple[Squatter, ...] = ()
     unwatched: tuple[tuple[float, float], ...] = ()
     """(from, to): kvwatch was down."""
+    watched_closely: tuple[tuple[float, float], ...] = ()
+    """(from, to): polled every minute, beside the two hours that are compared."""
     clock_steps: tuple[tuple[float, float], ...] = ()
     """(at, by): the machine's clock was set by so many seconds."""
     ratio: tuple[float, float] | None = None

@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -224,8 +223,7 @@ def test_an_age_needs_no_equals_sign(ordinary: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_terminal_without_pictures_gets_plain_letters(race: Path) -> None:
-    """Where blocks cannot be shown, minus signs are; the answer takes less than two seconds."""
-    began = time.monotonic()
+    """Where blocks cannot be shown, minus signs are."""
     result = subprocess.run(
         [sys.executable, "-m", "kvwatch", "triage", "--history", str(race), "--server", "chat"],
         capture_output=True,
@@ -234,6 +232,3 @@ def test_a_terminal_without_pictures_gets_plain_letters(race: Path) -> None:
     )
     assert result.returncode == 1, result.stderr
     assert b"----------|" in result.stdout
-    assert (
-        time.monotonic() - began < 10
-    )  # it takes a fraction of a second, on a machine that has nothing else to do

@@ -45,7 +45,7 @@ def _rows(query: str, names: list[str]) -> list[list[str]]:
         raise NoGpuError("there is no nvidia-smi")
     command = [program, f"--query-{query}={','.join(names)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise NoGpuError(f"nvidia-smi does not answer within {DEADLINE_SECONDS} s") from error
     if done.returncode:
