@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
     from kvwatch.app import Devices
     from kvwatch.config import Config, History
-    from kvwatch.snapshot import Snapshot
 
 T = TypeVar("T")
 
 _SLOWEST, _FASTEST = 1.0, 36_000.0
-FINE, PROBLEMS, USAGE, CANNOT_TELL = 0, 1, 2, 3
+FINE, PROBLEMS, USAGE = 0, 1, 2
 
 _AGE = re.compile(r"-\d[\d.]*\s*(?:s|m|min|h|d|w)(?:\s+ago)?", re.ASCII)
 _MOMENT_OPTIONS = ("--from", "--to", "--baseline")
@@ -93,31 +92,10 @@ def run(options: argparse.Namespace) -> int:
 
 def once(options: argparse.Namespace) -> int:
     """Poll once and print what is known."""
-    import asyncio  # noqa: PLC0415
-    import json  # noqa: PLC0415
-
-    from kvwatch.app import Devices, open_poller  # noqa: PLC0415
-    from kvwatch.document import snapshot_document  # noqa: PLC0415
-    from kvwatch.logs import set_up_logging  # noqa: PLC0415
-    from kvwatch.table import render_table  # noqa: PLC0415
+    from kvwatch.once_command import run_once  # noqa: PLC0415
 
     config = _load_or_complain(_loader(options))
-    if config is None:
-        return USAGE
-    set_up_logging("logfmt", "error")  # the table says what is not known
-
-    async def poll() -> Snapshot:
-        async with open_poller(config, Devices()) as poller:
-            if config.discovery:
-                await poller.discover()
-            return await poller.poll()
-
-    snapshot = asyncio.run(poll())
-    if options.json:
-        print(json.dumps(snapshot_document(snapshot), indent=2, ensure_ascii=False))
-    else:
-        print(render_table(snapshot), end="")
-    return _status(snapshot, driver_needed=config.nvml.enabled is True)
+    return USAGE if config is None else run_once(config, as_json=options.json)
 
 
 def triage(options: argparse.Namespace) -> int:
@@ -206,21 +184,6 @@ def _load_or_complain(load: Callable[[], Config]) -> Config | None:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return None
-
-
-def _status(snapshot: Snapshot, *, driver_needed: bool) -> int:
-    """Return 0 when all was readable, 3 when no server and no device was, 1 between.
-
-    With `nvml: {enabled: auto}` a machine without the driver's library is no problem.
-    """
-    from kvwatch.readings import Reason  # noqa: PLC0415
-
-    servers = any(server.reading is not None for server in snapshot.servers)
-    devices = any(device.reading.used_bytes is not None for device in snapshot.devices)
-    if not servers and not devices:
-        return CANNOT_TELL
-    forgiven = {None, Reason.NOT_ENABLED, None if driver_needed else Reason.LIBRARY_NOT_FOUND}
-    return PROBLEMS if any(source.reason not in forgiven for source in snapshot.sources) else FINE
 
 
 def _parser() -> argparse.ArgumentParser:

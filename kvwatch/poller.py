@@ -15,6 +15,7 @@ from kvwatch.finder import Finder
 from kvwatch.health import Health
 from kvwatch.join import Inputs, Joined, join
 from kvwatch.kinship import without_younger
+from kvwatch.pid_namespace import withhold
 from kvwatch.progress import Progress
 from kvwatch.readings import EngineReading, NvmlReading, Outcome, ProcessTable, Reason, Source, SourceError
 from kvwatch.snapshot import Snapshot
@@ -137,9 +138,7 @@ class Poller:
         looked = await self._look(nvml, local) if watch.discovery else ()
         processes = without_younger(local.processes, _pids_of(nvml), asked_ticks)
         if self._sources.host_pids:
-            nvml, processes = _in_namespace(
-                nvml, processes, private=self._sources.local.private_pid_namespace
-            )
+            nvml, processes = withhold(nvml, processes, private=self._sources.local.private_pid_namespace)
         progress = {
             name: self._progress.get(name, Progress()).advance(
                 visit.reading,
@@ -278,31 +277,6 @@ class Poller:
             processes=ProcessTable(outcomes=outcomes, reason=reason),
             models={target.name: failed for target in targets if target.model_config is not None},
         )
-
-
-def _in_namespace(
-    nvml: NvmlReading, table: ProcessTable, *, private: bool | None
-) -> tuple[NvmlReading, ProcessTable]:
-    """Withhold what a private PID namespace makes meaningless.
-
-    There the driver leaves out processes that cannot be seen from it, or names them by numbers that mean
-    something else (open-gpu-kernel-modules, os_find_ns_pid): an empty list proves nothing, nor does a match.
-    """
-    if not private:
-        return nvml, table
-    detail = "run kvwatch in the host's PID namespace (hostPID, docker --pid=host)"
-    local = {*table.listeners, *(outcome.target for outcome in table.outcomes)}
-    return (
-        NvmlReading(
-            devices=tuple(
-                replace(device, processes=(), processes_reason=Reason.NAMESPACE) for device in nvml.devices
-            ),
-            outcomes=nvml.outcomes,
-        ),
-        ProcessTable(
-            outcomes=tuple(_failure(Source.PROCFS, name, Reason.NAMESPACE, detail) for name in sorted(local))
-        ),
-    )
 
 
 def _is_refused(visit: Visit | None) -> bool:

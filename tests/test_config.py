@@ -35,11 +35,13 @@ ENGINES = ("vllm", "llamacpp")
 FIXTURES = Path(__file__).parent / "config"
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
 
-TOP_KEYS = "listen, interval, typical_window, share_limit, discovery, nvml, scrape, history, pods, log, servers"
+TOP_KEYS = (
+    "listen, interval, typical_window, share_limit, discovery, nvml, scrape, history, pods, log, servers"
+)
 SERVER_KEYS = (
-    "name, url, engine, bearer_token_file, ca_file, pid, container, unit, model_config, full_length_tokens, request_limit, "
-    "max_num_batched_tokens, pool_tokens, kv_unified, cache_dtype, share, kv_cache_memory_bytes, "
-    "tensor_parallel, pipeline_parallel, hybrid_manager"
+    "name, url, engine, bearer_token_file, ca_file, pid, container, unit, model_config, full_length_tokens, "
+    "request_limit, max_num_batched_tokens, pool_tokens, kv_unified, cache_dtype, share, "
+    "kv_cache_memory_bytes, tensor_parallel, pipeline_parallel, hybrid_manager"
 )
 LISTEN = 'allowed: 127.0.0.1:9836, ":9836" (all addresses) or "[::1]:9836"'
 URL = "allowed: the server's base address, such as http://127.0.0.1:8000"
