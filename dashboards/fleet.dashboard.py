@@ -5,21 +5,14 @@
 from __future__ import annotations
 
 from dashboards import queries as q
-from dashboards.fields import ANY_IS_BAD, BAD, GOOD, NONE_IS_BAD, WARN, coloured, words
+from dashboards import queries_card as card
+from dashboards.fields import ANY_IS_BAD, BAD, GOOD, NEUTRAL, NONE_IS_BAD, WARN, coloured, words
+from dashboards.findings import DEVICE_LINKS, SERVER_LINKS, findings_table
 from dashboards.layout import Row, arrange
 from dashboards.layout import dashboard as house_dashboard
 from dashboards.panels import Column, series, stat, table
 from dashboards.sources import UP_OR_DOWN, fleet_sources
 from dashboards.variables import device_variable, node_variables
-
-_SERVER_LINK = {
-    "targetBlank": False,
-    "title": "Open this server",
-    "url": (
-        "/d/kvwatch-server?var-datasource=${datasource}&var-job=${__data.fields.Job}"
-        "&var-instance=${__data.fields.Daemon}&var-server=${__data.fields.Server}&${__url_time_range}"
-    ),
-}
 
 _SERVERS_WATCHED = stat(
     "Servers watched",
@@ -75,7 +68,7 @@ _DAEMONS_SILENT = stat(
 _SERVERS = table(
     "Servers, those without room first",
     [
-        Column(title="Server", label="server", settings={"links": [_SERVER_LINK]}),
+        Column(title="Server", label="server", settings={"links": SERVER_LINKS}),
         Column(title="Answers", expr=q.ANSWERS, settings=UP_OR_DOWN),
         Column(title="Guaranteed", expr=q.ROOM, settings=coloured(NONE_IS_BAD)),
         Column(title="Fit now", expr=q.FIT_NOW),
@@ -122,6 +115,41 @@ _CARD = series(
     ),
 )
 
+_FINDINGS = stat(
+    "Findings",
+    card.FINDING_COUNT,
+    unit="none",
+    steps=((None, NEUTRAL), (1, BAD)),
+    description=(
+        "Rules that hold now, on any node chosen; the table beside names them. 0 is no all-clear: a rule "
+        "whose inputs are unknown cannot hold, so look at the sources that are down as well."
+    ),
+)
+_CARDS = table(
+    "Cards, and who claims too much",
+    [
+        Column(title="Device", label="device", settings={"links": DEVICE_LINKS}),
+        Column(title="Memory", expr=card.TOTAL, settings={"unit": "bytes"}),
+        Column(title="Free", expr=card.FREE, settings={"unit": "bytes"}),
+        Column(title="Claimed", expr=card.SHARE_SUM, settings={"unit": "percentunit"}),
+        Column(title="Limit", expr=card.SHARE_LIMIT, settings={"unit": "percentunit"}),
+        Column(
+            title="Over the limit by",
+            expr=card.SHARE_OVER,
+            settings={"unit": "percentunit", **coloured(((None, NEUTRAL), (-1000, GOOD), (0.000001, BAD)))},
+        ),
+        Column(title="Claimed asleep", expr=card.SHARE_ASLEEP, settings={"unit": "percentunit"}),
+        Column(title="Daemon", label="instance"),
+        Column(title="Job", label="job"),
+    ],
+    description=(
+        "Over the limit: the next restart on this card may find no memory, or a smaller pool; lower a "
+        "gpu_memory_utilization or move a server. unknown: a server's share is not known. Click "
+        "a card to open it."
+    ),
+    sort_by="Device",
+)
+
 dashboard = house_dashboard(
     uid="kvwatch-fleet",
     title="kvwatch / Fleet",
@@ -131,10 +159,13 @@ dashboard = house_dashboard(
         Row(title="Can the fleet take more?"),
         (4, [_SERVERS_WATCHED, _WITHOUT_ROOM, _UNKNOWN_ROOM]),
         (9, [_SERVERS]),
+        Row(title="What is firing"),
+        (6, [_FINDINGS, findings_table("Findings, the worst first", card.ALL_FINDINGS)]),
         Row(title="What is not known, and why"),
         (4, [_SOURCES_DOWN, _DAEMONS_SILENT]),
         (8, [fleet_sources()]),
         Row(title="Where the memory of the cards went"),
+        (6, [_CARDS]),
         (9, [_CARD]),
     ),
 )

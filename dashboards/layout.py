@@ -59,6 +59,61 @@ class Variable(G.Template):  # type: ignore[misc]
         return variable
 
 
+class Choice(G.Template):  # type: ignore[misc]
+    """A variable with a list of values of its own; the first is chosen at first."""
+
+    def to_json_data(self) -> Json:
+        """Return what Grafana 11 stores for a custom variable."""
+        values = self.query.split(",")
+        options = [{"selected": value == values[0], "text": value, "value": value} for value in values]
+        return {
+            "current": options[0],
+            "hide": 0,
+            "includeAll": False,
+            "label": self.label,
+            "multi": False,
+            "name": self.name,
+            "options": options,
+            "query": self.query,
+            "skipUrlSync": False,
+            "type": "custom",
+        }
+
+
+def annotation(name: str, expr: str, *, color: str, title: str, text: str, at_value: bool) -> Json:
+    """Return marks on every curve; `at_value` takes the value, in milliseconds, for the time."""
+    return {
+        "datasource": DATASOURCE,
+        "enable": True,
+        # Grafana moved the query from here into `target`; each version reads one of the two.
+        "expr": expr,
+        "hide": False,
+        "iconColor": color,
+        "name": name,
+        "tagKeys": "server",
+        "target": {"expr": expr, "refId": "Anno"},
+        "textFormat": text,
+        "titleFormat": title,
+        "useValueForTime": at_value,
+    }
+
+
+def alerts_link() -> Json:
+    """Return a link to the alerts that this Grafana knows."""
+    return {
+        "asDropdown": False,
+        "icon": "bell",
+        "includeVars": False,
+        "keepTime": False,
+        "tags": [],
+        "targetBlank": False,
+        "title": "Alerts",
+        "tooltip": "Each alert links to its runbook",
+        "type": "link",
+        "url": "/alerting/list?search=Kvwatch",
+    }
+
+
 class Dashboard(G.Dashboard):  # type: ignore[misc]
     """A dashboard with the fields that today's schema has, and no others."""
 
@@ -87,7 +142,13 @@ class Dashboard(G.Dashboard):  # type: ignore[misc]
 
 
 def dashboard(
-    *, uid: str, title: str, description: str, variables: Sequence[Variable], panels: Sequence[Any]
+    *,
+    uid: str,
+    title: str,
+    description: str,
+    variables: Sequence[Variable | Choice],
+    panels: Sequence[Any],
+    annotations: Sequence[Json] = (),
 ) -> Dashboard:
     """Return a dashboard that is linked with all others of kvwatch."""
     made: Dashboard = Dashboard(
@@ -114,8 +175,10 @@ def dashboard(
                 "tooltip": "",
                 "type": "dashboards",
                 "url": "",
-            }
+            },
+            alerts_link(),
         ],
+        annotations=G.Annotations(list(annotations)),
         templating=G.Templating(list(variables)),
         panels=list(panels),
     ).auto_panel_ids()

@@ -22,6 +22,8 @@ DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 UNKNOWN = "unknown"
 """What a panel says where a series is absent."""
 
+_LEGEND: Json = {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True}
+
 # Called through a name of our own: mypy does not follow attrs into a base class without types.
 _fields = attr.s(kw_only=True)
 
@@ -56,6 +58,7 @@ class Panel(G.Panel):  # type: ignore[misc]
     bounds = attr.ib(factory=dict, type=Json)
     repeat_over = attr.ib(default="", type=str)
     mappings = attr.ib(factory=list, type=list[Json])
+    colours = attr.ib(default="", type=str)
 
     def to_json_data(self) -> Json:
         """Return the panel as Grafana 11 stores it."""
@@ -64,7 +67,10 @@ class Panel(G.Panel):  # type: ignore[misc]
             "description": self.description,
             "fieldConfig": {
                 "defaults": {
-                    "color": {"mode": "palette-classic" if self.kind == "timeseries" else "thresholds"},
+                    "color": {
+                        "mode": self.colours
+                        or ("palette-classic" if self.kind == "timeseries" else "thresholds")
+                    },
                     "custom": self.custom,
                     "mappings": self.mappings,
                     "noValue": UNKNOWN,
@@ -167,7 +173,7 @@ def series(
             for pattern in lines
         ],
         options={
-            "legend": {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True},
+            "legend": _LEGEND,
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
     )
@@ -222,6 +228,63 @@ def table(title: str, columns: Sequence[Column], *, description: str, sort_by: s
             "showHeader": True,
             "sortBy": [{"desc": False, "displayName": sort_by}],
         },
+    )
+
+
+def bars(
+    title: str,
+    expr: str,
+    *,
+    unit: str,
+    description: str,
+    rows: str,
+    columns: str = "",
+    steps: Steps = NEUTRAL_ONLY,
+    bounds: Json | None = None,
+) -> Panel:
+    """Return one bar for each value of the label `rows`; with `columns` its parts are stacked in it.
+
+    `steps` colour bars that are not stacked by their value.
+    """
+    organize = {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}}
+    matrix = {"columnField": columns, "emptyValue": "null", "rowField": rows, "valueField": "Value"}
+    stacked = [{"id": "groupingToMatrix", "options": matrix}] if columns else []
+    return Panel(
+        kind="barchart",
+        title=title,
+        description=description,
+        unit=unit,
+        steps=steps,
+        bounds=bounds or {},
+        colours="palette-classic" if columns else "thresholds",
+        targets=[Query(expr=expr, instant=True, format="table", refId="A")],
+        custom={"axisPlacement": "auto", "fillOpacity": 80, "lineWidth": 1},
+        transformations=[{"id": "organize", "options": organize}, *stacked],
+        options={
+            "barRadius": 0,
+            "barWidth": 0.9,
+            "fullHighlight": False,
+            "groupWidth": 0.7,
+            "legend": {**_LEGEND, "showLegend": bool(columns)},
+            "orientation": "horizontal",
+            "showValue": "auto",
+            "stacking": "normal" if columns else "none",
+            "tooltip": {"mode": "multi", "sort": "none"},
+            "xTickLabelRotation": 0,
+            "xTickLabelSpacing": 0,
+        },
+    )
+
+
+def text(title: str, markdown: str, *, description: str) -> Panel:
+    """Return words that stay: what to read first."""
+    return Panel(
+        kind="text",
+        title=title,
+        description=description,
+        unit="none",
+        targets=[],
+        options={"code": {"language": "plaintext"}, "content": markdown, "mode": "markdown"},
     )
 
 

@@ -19,7 +19,7 @@ _BY_RANK = "job, instance, server, rank"
 _BY_SOURCE = "job, instance, source, target"
 
 
-def _select(metric: Metric, *, suffix: str = "", **labels: str) -> str:
+def select(metric: Metric, *, suffix: str = "", **labels: str) -> str:
     """Return a selector; a label's value is a regular expression. Raises ValueError for a strange label."""
     strange = set(labels) - set(metric.labels)
     if strange:
@@ -29,115 +29,118 @@ def _select(metric: Metric, *, suffix: str = "", **labels: str) -> str:
     return f"{metric.name}{suffix}{{{matchers}}}"
 
 
-def _whole(metric: Metric, **labels: str) -> str:
+def whole(metric: Metric, **labels: str) -> str:
     """Add up a server's ranks; absent where one of them is unknown, since a sum would pass it over."""
-    value = _select(metric, **labels)
-    unknown = f"{_select(m.REQUESTS_RUNNING, **labels)} unless on ({_BY_RANK}) {value}"
+    value = select(metric, **labels)
+    unknown = f"{select(m.REQUESTS_RUNNING, **labels)} unless on ({_BY_RANK}) {value}"
     return f"sum by ({_BY_SERVER}) ({value}) unless on ({_BY_SERVER}) ({unknown})"
 
 
-def _count_or_zero(found: str, among: str) -> str:
+def count_or_zero(found: str, among: str) -> str:
+    """Return how many were found, 0 only where there was something to look at."""
     return f"count({found}) or 0 * count({among})"
 
 
-def _by_rank(metric: Metric, extra: str = "", **labels: str) -> str:
-    return f"max by ({_BY_RANK}{extra}) ({_select(metric, **labels)})"
+def by_rank(metric: Metric, extra: str = "", **labels: str) -> str:
+    """Return a family by rank; `extra` continues the list of labels that are kept."""
+    return f"max by ({_BY_RANK}{extra}) ({select(metric, **labels)})"
 
 
 # Variables
 JOBS = f"label_values({m.UP.name}, job)"
 INSTANCES = f'label_values({m.UP.name}{{job=~"$job"}}, instance)'
 # Servers by their sources, so that one that is down can still be chosen.
-SERVERS = f"label_values({_select(m.SOURCE_UP, source='engine')}, target)"
-DEVICES = f"label_values({_select(m.DEVICE_INFO)}, device)"
+SERVERS = f"label_values({select(m.SOURCE_UP, source='engine')}, target)"
+DEVICES = f"label_values({select(m.DEVICE_INFO)}, device)"
 
 # Fleet
 _WATCHED = (
-    f"label_replace(max by (job, instance, target) ({_select(m.SOURCE_UP, source='engine')}), "
+    f"label_replace(max by (job, instance, target) ({select(m.SOURCE_UP, source='engine')}), "
     '"server", "$1", "target", "(.+)")'
 )
 ANSWERS = f"max by ({_BY_SERVER}) ({_WATCHED})"
-ROOM = _whole(m.FIT_GUARANTEED)
-FIT_NOW = _whole(m.FIT_NOW)
-RESIDENT_LIMIT = _whole(m.FIT_RESIDENT_LIMIT)
-HEADROOM = _whole(m.FIT_HEADROOM)
-RUNNING = f"sum by ({_BY_SERVER}) ({_select(m.REQUESTS_RUNNING)})"
-WAITING = f"sum by ({_BY_SERVER}) ({_select(m.REQUESTS_WAITING)})"
-USAGE = f"max by ({_BY_SERVER}) ({_select(m.KV_USAGE)})"
-ASLEEP = f"max by ({_BY_SERVER}) ({_select(m.SERVER_SLEEPING)})"
-IDENTITY = f"max by ({_BY_SERVER}, model, engine) ({_select(m.SERVER_INFO)})"
+ROOM = whole(m.FIT_GUARANTEED)
+FIT_NOW = whole(m.FIT_NOW)
+RESIDENT_LIMIT = whole(m.FIT_RESIDENT_LIMIT)
+HEADROOM = whole(m.FIT_HEADROOM)
+RUNNING = f"sum by ({_BY_SERVER}) ({select(m.REQUESTS_RUNNING)})"
+WAITING = f"sum by ({_BY_SERVER}) ({select(m.REQUESTS_WAITING)})"
+USAGE = f"max by ({_BY_SERVER}) ({select(m.KV_USAGE)})"
+ASLEEP = f"max by ({_BY_SERVER}) ({select(m.SERVER_SLEEPING)})"
+IDENTITY = f"max by ({_BY_SERVER}, model, engine) ({select(m.SERVER_INFO)})"
 
 SERVERS_WATCHED = f"count({ANSWERS})"
-SERVERS_WITHOUT_ROOM = _count_or_zero(f"({ROOM}) == 0", ROOM)
-SERVERS_UNKNOWN = _count_or_zero(f"{ANSWERS} unless on ({_BY_SERVER}) ({ROOM})", ANSWERS)
-_UP = _select(m.SOURCE_UP)
-_NOT_WANTED = _select(m.SOURCE_REASON, reason="not_enabled")
-SOURCES_DOWN = _count_or_zero(f"{_UP} == 0 unless on ({_BY_SOURCE}) {_NOT_WANTED}", _UP)
+SERVERS_WITHOUT_ROOM = count_or_zero(f"({ROOM}) == 0", ROOM)
+SERVERS_UNKNOWN = count_or_zero(f"{ANSWERS} unless on ({_BY_SERVER}) ({ROOM})", ANSWERS)
+_UP = select(m.SOURCE_UP)
+_NOT_WANTED = select(m.SOURCE_REASON, reason="not_enabled")
+SOURCES_DOWN = count_or_zero(f"{_UP} == 0 unless on ({_BY_SOURCE}) {_NOT_WANTED}", _UP)
 # `up` is Prometheus' own; a daemon that was down for the whole time range has no instance to choose.
-DAEMONS_SILENT = _count_or_zero('up{job=~"$job"} == 0', 'up{job=~"$job"}')
+DAEMONS_SILENT = count_or_zero('up{job=~"$job"} == 0', 'up{job=~"$job"}')
 
 SOURCE_UP = f"max by ({_BY_SOURCE}) ({_UP})"
-SOURCE_REASON = f"max by ({_BY_SOURCE}, reason) ({_select(m.SOURCE_REASON)})"
-SOURCE_AGE = f"time() - max by ({_BY_SOURCE}) ({_select(m.SOURCE_LAST_SUCCESS)})"
+SOURCE_REASON = f"max by ({_BY_SOURCE}, reason) ({select(m.SOURCE_REASON)})"
+SOURCE_AGE = f"time() - max by ({_BY_SOURCE}) ({select(m.SOURCE_LAST_SUCCESS)})"
 
-LEDGER = f"sum by (device, server, component) ({_select(m.DEVICE_LEDGER, device='$device')})"
-DEVICE_TOTAL = f"max by (device) ({_select(m.DEVICE_TOTAL, device='$device')})"
+LEDGER = f"sum by (device, server, component) ({select(m.DEVICE_LEDGER, device='$device')})"
+DEVICE_TOTAL = f"max by (device) ({select(m.DEVICE_TOTAL, device='$device')})"
 
 # One server
 _ONE = {"server": "$server"}
-ONE_ROOM = _whole(m.FIT_GUARANTEED, **_ONE)
-ONE_NOW = _whole(m.FIT_NOW, **_ONE)
-ONE_EMPTY = _whole(m.FIT_EMPTY, **_ONE)
-ONE_LIMIT = _whole(m.FIT_RESIDENT_LIMIT, **_ONE)
-ONE_HEADROOM = _whole(m.FIT_HEADROOM, **_ONE)
-ONE_FULL_LENGTH = f"max by ({_BY_SERVER}) ({_select(m.FULL_LENGTH, **_ONE)})"
+ONE_ROOM = whole(m.FIT_GUARANTEED, **_ONE)
+ONE_NOW = whole(m.FIT_NOW, **_ONE)
+ONE_EMPTY = whole(m.FIT_EMPTY, **_ONE)
+ONE_LIMIT = whole(m.FIT_RESIDENT_LIMIT, **_ONE)
+ONE_HEADROOM = whole(m.FIT_HEADROOM, **_ONE)
+ONE_FULL_LENGTH = f"max by ({_BY_SERVER}) ({select(m.FULL_LENGTH, **_ONE)})"
 
-RANK_ROOM = _by_rank(m.FIT_GUARANTEED, **_ONE)
-RANK_NOW = _by_rank(m.FIT_NOW, **_ONE)
-RANK_EMPTY = _by_rank(m.FIT_EMPTY, **_ONE)
-RANK_LIMIT = _by_rank(m.FIT_RESIDENT_LIMIT, **_ONE)
-RANK_HEADROOM = _by_rank(m.FIT_HEADROOM, **_ONE)
-RANK_CEILING = _by_rank(m.FIT_CEILING, **_ONE)
-RANK_BOUND = _by_rank(m.FIT_BOUND_BY, ", bound", **_ONE)
-RANK_RUNNING = _by_rank(m.REQUESTS_RUNNING, **_ONE)
-RANK_WAITING = _by_rank(m.REQUESTS_WAITING, ", reason", **_ONE)
-RANK_REQUEST_LIMIT = _by_rank(m.REQUEST_LIMIT, **_ONE)
-RANK_USAGE = _by_rank(m.KV_USAGE, **_ONE)
-RANK_FREE_TOKENS = _by_rank(m.KV_FREE_TOKENS, **_ONE)
-RANK_CAPACITY_TOKENS = _by_rank(m.KV_CAPACITY_TOKENS, **_ONE)
-RANK_WORST_CASE = _by_rank(m.WORST_CASE_DEMAND, **_ONE)
-RANK_ENGINE_CONCURRENCY = _by_rank(m.ENGINE_MAX_CONCURRENCY, **_ONE)
-RANK_ENGINE_TOKENS = _by_rank(m.ENGINE_KV_TOKENS, **_ONE)
-RANK_TYPICAL_TOKENS = _by_rank(m.TYPICAL_TOKENS, ", part", **_ONE)
-RANK_TYPICAL_NOW = _by_rank(m.TYPICAL_FIT_NOW, **_ONE)
-RANK_TYPICAL_LIMIT = _by_rank(m.TYPICAL_RESIDENT_LIMIT, **_ONE)
-RANK_TYPICAL_CAPACITY = _by_rank(m.TYPICAL_CAPACITY, **_ONE)
+RANK_ROOM = by_rank(m.FIT_GUARANTEED, **_ONE)
+RANK_NOW = by_rank(m.FIT_NOW, **_ONE)
+RANK_EMPTY = by_rank(m.FIT_EMPTY, **_ONE)
+RANK_LIMIT = by_rank(m.FIT_RESIDENT_LIMIT, **_ONE)
+RANK_HEADROOM = by_rank(m.FIT_HEADROOM, **_ONE)
+RANK_CEILING = by_rank(m.FIT_CEILING, **_ONE)
+RANK_BOUND = by_rank(m.FIT_BOUND_BY, ", bound", **_ONE)
+RANK_RUNNING = by_rank(m.REQUESTS_RUNNING, **_ONE)
+RANK_WAITING = by_rank(m.REQUESTS_WAITING, ", reason", **_ONE)
+RANK_REQUEST_LIMIT = by_rank(m.REQUEST_LIMIT, **_ONE)
+RANK_USAGE = by_rank(m.KV_USAGE, **_ONE)
+RANK_FREE_TOKENS = by_rank(m.KV_FREE_TOKENS, **_ONE)
+RANK_CAPACITY_TOKENS = by_rank(m.KV_CAPACITY_TOKENS, **_ONE)
+RANK_WORST_CASE = by_rank(m.WORST_CASE_DEMAND, **_ONE)
+RANK_ENGINE_CONCURRENCY = by_rank(m.ENGINE_MAX_CONCURRENCY, **_ONE)
+RANK_ENGINE_TOKENS = by_rank(m.ENGINE_KV_TOKENS, **_ONE)
+RANK_TYPICAL_TOKENS = by_rank(m.TYPICAL_TOKENS, ", part", **_ONE)
+RANK_TYPICAL_NOW = by_rank(m.TYPICAL_FIT_NOW, **_ONE)
+RANK_TYPICAL_LIMIT = by_rank(m.TYPICAL_RESIDENT_LIMIT, **_ONE)
+RANK_TYPICAL_CAPACITY = by_rank(m.TYPICAL_CAPACITY, **_ONE)
 
 
-def _rate(metric: Metric, labels: str, suffix: str = "") -> str:
-    return f"sum by ({labels}) (rate({_select(metric, suffix=suffix, **_ONE)}[$__rate_interval]))"
+def rate_of(metric: Metric, labels: str, suffix: str = "") -> str:
+    """Return the rate of one server's counter, added up by `labels`."""
+    return f"sum by ({labels}) (rate({select(metric, suffix=suffix, **_ONE)}[$__rate_interval]))"
 
 
 def _mean(metric: Metric) -> str:
     """Return the mean of a summary; absent while nothing finished, which is not a mean of zero."""
-    return f"{_rate(metric, _BY_RANK, '_sum')} / ({_rate(metric, _BY_RANK, '_count')} > 0)"
+    return f"{rate_of(metric, _BY_RANK, '_sum')} / ({rate_of(metric, _BY_RANK, '_count')} > 0)"
 
 
-SUSPECTED_PER_MINUTE = f"60 * {_rate(m.RECOMPUTE_SUSPECTED, _BY_RANK)}"
-PREEMPTIONS_PER_MINUTE = f"60 * {_rate(m.PREEMPTIONS, _BY_RANK)}"
-FINISHED_PER_MINUTE = f"60 * {_rate(m.FINISHED_REQUESTS, f'{_BY_RANK}, reason')}"
+SUSPECTED_PER_MINUTE = f"60 * {rate_of(m.RECOMPUTE_SUSPECTED, _BY_RANK)}"
+PREEMPTIONS_PER_MINUTE = f"60 * {rate_of(m.PREEMPTIONS, _BY_RANK)}"
+FINISHED_PER_MINUTE = f"60 * {rate_of(m.FINISHED_REQUESTS, f'{_BY_RANK}, reason')}"
 MEAN_QUEUE_SECONDS = _mean(m.QUEUE_SECONDS)
 MEAN_FIRST_TOKEN_SECONDS = _mean(m.FIRST_TOKEN_SECONDS)
 
 LOWER_BOUNDS = (
-    f"count by ({_BY_SERVER}) ({_select(m.FIT_BASIS, basis='admission', **_ONE)}) "
-    f"or 0 * count by ({_BY_SERVER}) ({_select(m.FIT_BASIS, **_ONE)})"
+    f"count by ({_BY_SERVER}) ({select(m.FIT_BASIS, basis='admission', **_ONE)}) "
+    f"or 0 * count by ({_BY_SERVER}) ({select(m.FIT_BASIS, **_ONE)})"
 )
-MODEL_ERROR = f"max by ({_BY_SERVER}) ({_select(m.KV_MODEL_ERROR, **_ONE)})"
-SERVER_MEMORY = f"max by (job, instance, server, device) ({_select(m.SERVER_DEVICE_MEMORY, **_ONE)})"
-POOL_BYTES = _by_rank(m.KV_CAPACITY_BYTES, **_ONE)
-MINIMUM_POOL_BYTES = f"max by ({_BY_SERVER}) ({_select(m.MINIMUM_KV_BYTES, **_ONE)})"
+MODEL_ERROR = f"max by ({_BY_SERVER}) ({select(m.KV_MODEL_ERROR, **_ONE)})"
+SERVER_MEMORY = f"max by (job, instance, server, device) ({select(m.SERVER_DEVICE_MEMORY, **_ONE)})"
+POOL_BYTES = by_rank(m.KV_CAPACITY_BYTES, **_ONE)
+MINIMUM_POOL_BYTES = f"max by ({_BY_SERVER}) ({select(m.MINIMUM_KV_BYTES, **_ONE)})"
 
-ONE_SOURCE_UP = f"max by ({_BY_SOURCE}) ({_select(m.SOURCE_UP, target='$server')})"
-ONE_SOURCE_REASON = f"max by ({_BY_SOURCE}, reason) ({_select(m.SOURCE_REASON, target='$server')})"
-ONE_SOURCE_AGE = f"time() - max by ({_BY_SOURCE}) ({_select(m.SOURCE_LAST_SUCCESS, target='$server')})"
+ONE_SOURCE_UP = f"max by ({_BY_SOURCE}) ({select(m.SOURCE_UP, target='$server')})"
+ONE_SOURCE_REASON = f"max by ({_BY_SOURCE}, reason) ({select(m.SOURCE_REASON, target='$server')})"
+ONE_SOURCE_AGE = f"time() - max by ({_BY_SOURCE}) ({select(m.SOURCE_LAST_SUCCESS, target='$server')})"

@@ -51,3 +51,13 @@ def server_sources() -> Panel:
         age=q.ONE_SOURCE_AGE,
         title="What is not known about this server, and why",
     )
+
+
+def card_sources() -> Panel:
+    """Return the sources of the daemons, since a card's figures come from several of them."""
+    return sources_table(
+        up=q.SOURCE_UP,
+        reason=q.SOURCE_REASON,
+        age=q.SOURCE_AGE,
+        title="What is not known on these nodes, and why",
+    )

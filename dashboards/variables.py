@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards import queries as q
-from dashboards.layout import Variable
+from dashboards.layout import Choice, Variable
 
 
 def node_variables() -> list[Variable]:
@@ -23,6 +23,21 @@ def device_variable() -> Variable:
 def server_variable() -> Variable:
     """Return one server at a time: its panels speak of one."""
     return Variable(name="server", label="Server", query=q.SERVERS)
+
+
+def one_device_variable() -> Variable:
+    """Return one device at a time."""
+    return Variable(name="device", label="Device", query=q.DEVICES)
+
+
+def baseline_variable() -> Choice:
+    """Return what kvwatch compares with by itself."""
+    return Choice(name="baseline", label="Baseline", query="1d,7d,start")
+
+
+def back_variable() -> Choice:
+    """Return how far before the end of the time range the other moment lies."""
+    return Choice(name="back", label="The other moment, before", query="1h,10m,6h,1d,7d,30d")
 
 
 def _many(name: str, label: str, query: str) -> Variable:
