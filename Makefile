@@ -31,7 +31,7 @@ type: .venv
 golden: .venv
 	.venv/bin/python -m pytest tests/test_golden.py tests/test_docs.py --update-golden
 
-# Ten seeds of every scripted day of triage, where make test tries three.
+# Ten seeds of every scripted day of triage, where make test tries two.
 test-scenarios: .venv
 	KVWATCH_SCENARIO_SEEDS=10 .venv/bin/python -m pytest tests/test_triage_scenarios.py
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.scenarios.rehearsal import Rehearsal
     from tests.scenarios.world import Day
 
-SEEDS = range(int(os.environ.get("KVWATCH_SCENARIO_SEEDS", "3")))
+SEEDS = range(int(os.environ.get("KVWATCH_SCENARIO_SEEDS", "2")))
 """`make test-scenarios` tries ten."""
 EVERY_DAY = pytest.mark.parametrize("day", DAYS, ids=lambda day: day.name)
 
