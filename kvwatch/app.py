@@ -30,9 +30,9 @@ from kvwatch.target import Target
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from kvwatch.capacity_watch import CapacityWatch
     from kvwatch.config import Config, Server
     from kvwatch.history.keeper import Keeper
-    from kvwatch.triage.live import CapacityWatch
 
 log = logging.getLogger(__name__)
 
@@ -262,7 +262,7 @@ def open_history(config: Config, environment: Mapping[str, str]) -> Keeper | Non
 
 def open_changes(history: Keeper) -> CapacityWatch:
     """Return what asks the history how capacities changed."""
-    from kvwatch.triage.live import CapacityWatch  # noqa: PLC0415 - only with a history
+    from kvwatch.capacity_watch import CapacityWatch  # noqa: PLC0415 - only with a history
 
     return CapacityWatch(history.path)
 

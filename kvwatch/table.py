@@ -29,6 +29,8 @@ _HEADINGS = (
     "HELD",
     "HEADROOM",
 )
+_PROCESS_HEADINGS = ("DEVICE", "PID", "NAME", "SERVER", "MATCH", "MEMORY", "CONTAINER", "UNIT")
+_SHORT_ID = 12
 
 
 def render_table(snapshot: Snapshot) -> str:
@@ -38,6 +40,7 @@ def render_table(snapshot: Snapshot) -> str:
         *_search(snapshot),
         *_findings(snapshot),
         *_devices(snapshot),
+        *_processes(snapshot),
         *_problems(snapshot),
     ]
     return "\n\n".join(paragraphs) + "\n"
@@ -130,6 +133,28 @@ def _device(device: DeviceState) -> Iterator[str]:
         for part in device.ledger
     ]
     yield from columns(rows) if rows else [f"  {UNKNOWN} ({reading.memory_reason or 'unknown'})"]
+
+
+def _processes(snapshot: Snapshot) -> Iterator[str]:
+    """List what holds the devices; an orphan is marked, and a pod named where that is known."""
+    if not snapshot.processes:
+        return
+    indexes = {device.reading.uuid: device.reading.index for device in snapshot.devices}
+    pods = {pod.container: f"{pod.namespace}/{pod.pod}/{pod.name}" for pod in snapshot.pods}
+    rows = [
+        (
+            str(indexes.get(process.device, UNKNOWN)),
+            str(process.pid),
+            _one_line(process.name or UNKNOWN),
+            process.server or "",
+            "orphan" if process.orphan else process.match,
+            _mib(process.used_bytes),
+            _one_line(pods.get(process.container or "", (process.container or "")[:_SHORT_ID])),
+            _one_line(process.unit or ""),
+        )
+        for process in snapshot.processes
+    ]
+    yield "\n".join(["Processes on the devices", *columns([_PROCESS_HEADINGS, *rows])])
 
 
 def _problems(snapshot: Snapshot) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kvwatch.readings import Reason, Source
-from kvwatch.snapshot import Basis, Snapshot, SourceState
+from kvwatch.snapshot import Basis, Match, PodState, Snapshot, SourceState
 from kvwatch.table import render_table
 from tests.snapshots import known, rank_state, source, unknown
 
@@ -38,6 +38,10 @@ def test_everything_known() -> None:
         "        reserved              20 MiB  #\n"
         "        free                 180 MiB  #######\n"
         "\n"
+        "Processes on the devices\n"
+        "  DEVICE  PID  NAME             SERVER  MATCH  MEMORY   CONTAINER  UNIT\n"
+        "       0   42  VLLM::EngineCor  chat    tree   700 MiB\n"
+        "\n"
         "Not known\n"
         "  model  chat  unknown_architecture  FooForCausalLM\n"
     )
@@ -61,6 +65,25 @@ def test_a_divided_gpu_has_no_memory_of_its_own() -> None:
     text = render_table(replace(snapshot, devices=(divided,)))
     assert "Device 0  ?  GPU-0  divided by MIG into what follows\n" in text
     assert "not_supported" not in text
+
+
+def test_a_process_is_told_with_its_place() -> None:
+    """Its pod where that is known, else its container; its service; and that its server is gone."""
+    (process,) = known().processes
+    box = "3f" * 32
+    pod = PodState(container=box, pod_uid="u", pod="chat-0", namespace="models", name="vllm")
+    processes = (
+        replace(process, orphan=True, match=Match.NONE, unit="vllm.service"),
+        replace(process, pid=43, container=box),
+        replace(process, pid=44, container="4a" * 32, used_bytes=None, name=None),
+    )
+    text = render_table(replace(known(), processes=processes, pods=(pod,)))
+    rows = [line.split() for line in text.splitlines() if line[10:13].strip() in ("42", "43", "44")]
+    assert rows == [
+        ["0", "42", "VLLM::EngineCor", "chat", "orphan", "700", "MiB", "vllm.service"],
+        ["0", "43", "VLLM::EngineCor", "chat", "tree", "700", "MiB", "models/chat-0/vllm"],
+        ["0", "44", "?", "chat", "tree", "?", "4a4a4a4a4a4a"],
+    ]
 
 
 def test_ranks_have_rows_of_their_own() -> None:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HALF = 0.5
+_EDGE = "no_change"
+"""A mean length that only crossed the edge of a block: its ratio is no loss."""
 _DAYS = ("1d", "7d")
 
 
@@ -19,7 +21,11 @@ def capacity_halved(evidence: Evidence) -> Iterator[Verdict]:
     for server in sorted({one.server for one in changes}):
         own = [one for one in changes if one.server == server]
         known = [(one.ratio, one) for one in own if one.ratio is not None]
-        halved = [(ratio, one) for ratio, one in known if ratio <= _HALF and one.deployed is False]
+        halved = [
+            (ratio, one)
+            for ratio, one in known
+            if ratio <= _HALF and one.deployed is False and one.cause != _EDGE
+        ]
         if halved:
             ratio, worst = min(halved, key=lambda found: found[0])
             yield Condition(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kvwatch.triage.comparison import Unit
+from kvwatch.triage.sentences import size
 from kvwatch.triage.verdict import Cause, Lever
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from kvwatch.triage.comparison import Comparison
+    from kvwatch.triage.moment import Moment
 
 SHORTER_PROMPTS = Lever(
     name="shorter_prompts",
@@ -102,7 +108,12 @@ LEVERS: Mapping[Cause, tuple[Lever, ...]] = {
     Cause.REQUEST_LIMIT: (HIGHER_LIMIT, REPLICA),
     Cause.STALLED_NOT_MEMORY: (LOOK_AT_ENGINE, REPLICA),
     Cause.MORE_TRAFFIC: (REPLICA, ADMISSION, MORE_CACHE),
-    Cause.MIXED: (MORE_CACHE, ADMISSION, SHORTER_PROMPTS, CAP),
+}
+_BY_FACTOR: Mapping[str, tuple[Lever, ...]] = {
+    "pool": _POOL_ADVICE,
+    "cost_per_token": (UNDO, MORE_CACHE, SMALLER_DTYPE),
+    "prompt_length": (SHORTER_PROMPTS, ADMISSION, MORE_CACHE),
+    "generation_length": (CAP, ADMISSION, MORE_CACHE),
 }
 
 DISPROOF: Mapping[Cause, tuple[str, ...]] = {
@@ -131,3 +142,40 @@ DISPROOF: Mapping[Cause, tuple[str, ...]] = {
     Cause.MIXED: ("Either factor alone, put back, restores most of the capacity.",),
     Cause.NO_CHANGE: ("Another baseline, a week ago or the last start, shows a change.",),
 }
+
+
+def levers_of(cause: Cause, before: Moment, after: Moment, comparison: Comparison) -> tuple[Lever, ...]:
+    """Return the levers of a cause, with the figures of this server where they are known.
+
+    Of several factors, the levers of those that took most come first.
+    """
+    levers = _mixed(comparison) if cause is Cause.MIXED else LEVERS.get(cause, ())
+    if cause is Cause.MORE_TRAFFIC and after.setup.request_limit == after.running_max:
+        levers = (HIGHER_LIMIT, *levers)
+    return tuple(_with_figures(lever, before, after, comparison) for lever in levers)
+
+
+def _mixed(comparison: Comparison) -> tuple[Lever, ...]:
+    took = sorted(
+        (value, name) for name, value in comparison.factors.items() if value is not None and value < 0
+    )
+    found: dict[str, Lever] = {}
+    for _, name in took:
+        if comparison.moved(name):
+            found |= {lever.name: lever for lever in _BY_FACTOR[name] if lever.name not in found}
+    return tuple(found.values())
+
+
+def _with_figures(lever: Lever, before: Moment, after: Moment, comparison: Comparison) -> Lever:
+    if lever is PIN and comparison.unit is Unit.BYTES and comparison.before is not None and before.pools:
+        blocks = before.pools[0].usable_blocks
+        if blocks and before.usable_blocks:
+            # The null block is part of a pin.
+            pinned = round(comparison.before.pool / before.usable_blocks * (blocks + 1))
+            figure = f" Then it was {pinned:,} bytes on each device ({size(pinned)})."
+            return replace(lever, action=lever.action + figure)
+    fits = after.typical_fit_empty
+    if lever is ADMISSION and fits and after.ranks:
+        each = f", {fits // len(after.ranks):,} a rank" if len(after.ranks) > 1 else ""
+        return replace(lever, action=f"{lever.action} That is {fits:,} now{each}.")
+    return lever

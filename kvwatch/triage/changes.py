@@ -34,6 +34,8 @@ _FIELDS = {
     "driver": "driver",
     "devices": "device",
 }
+SERVED_NAME = "served_name"
+"""The model's name where its configuration is the same: a name, and not another model."""
 # The settings of the page that say the same as a field.
 _ALIASES = {
     "gpu_memory_utilization": "share_ratio",
@@ -56,7 +58,17 @@ class Change:
     @property
     def words(self) -> str:
         """Return the setting as people know it."""
-        return _FIELDS.get(self.field, self.field)
+        return _FIELDS.get(
+            self.field, self.field.replace("_", " ") if self.field == SERVED_NAME else self.field
+        )
+
+    @property
+    def is_raised(self) -> bool:
+        """Tell whether a number became a larger one."""
+        try:
+            return float(self.after) > float(self.before)
+        except ValueError:
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +149,7 @@ def _growths(window: StartWindow) -> Iterator[Growth]:
 
 def _setting_changes(before: Setup, after: Setup) -> Iterator[Change]:
     told: set[str] = set()
+    same_model = before.model_hash is not None and before.model_hash == after.model_hash
     for name in _FIELDS:
         old, new = getattr(before, name), getattr(after, name)
         if name in ("share_ratio", "pin_bytes"):
@@ -146,7 +159,8 @@ def _setting_changes(before: Setup, after: Setup) -> Iterator[Change]:
             known = old not in (None, ()) and new not in (None, ())
         if known and old != new:
             told.add(name)
-            yield Change(field=name, before=_text(old), after=_text(new))
+            field = SERVED_NAME if name == "model" and same_model else name
+            yield Change(field=field, before=_text(old), after=_text(new))
     old_settings, new_settings = dict(before.settings), dict(after.settings)
     for key in sorted(old_settings.keys() & new_settings.keys()):
         if old_settings[key] != new_settings[key] and _ALIASES.get(key) not in told:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ _SURE = 3.0
 """Standard errors that chance hardly reaches: once in four hundred comparisons."""
 _LEAST_LENGTH = math.log(1.08)
 """A change of the mean length that is not worth a word, however well it is known."""
+_EDGE = math.log(1.1)
+"""What the edge of a block makes of capacity, from which it is worth a word."""
 LEAST_STEADY = math.log(1.02)
 """What does not depend on traffic, pool and cost, counts from here: two starts differ by less."""
 
@@ -55,6 +57,8 @@ class Comparison:
     factors: Factors
     noise: Factors
     """How much of each factor chance alone can make; its pool and cost are what is too small to matter."""
+    lengthened: float = 0.0
+    """ln(T1/T0) of the typical request's tokens; 0 where a length is not known."""
     estimated: bool = False
     """Whether the cost is proportional to the length for want of the groups: the split is then less sure."""
 
@@ -68,6 +72,29 @@ class Comparison:
         """Tell whether a factor moved more than chance moves it."""
         value, noise = dict(self.factors.items())[name], dict(self.noise.items())[name]
         return value is not None and abs(value) > (noise or 0.0)
+
+    @property
+    def made_up(self) -> bool:
+        """Tell whether capacity is what it was only because what moved makes up for each other."""
+        return not self.capacity_moved and (self.moved("pool") or self.moved("cost_per_token"))
+
+    @property
+    def difference(self) -> float:
+        """Return how far C is from what it was where that may be chance; 0 where it is not.
+
+        A mean length at the edge of a block doubles a cost that it hardly changes: then the lengths tell.
+        """
+        total = self.factors.log_ratio
+        if total is None or self.capacity_moved:
+            return 0.0
+        steady = (self.factors.pool or 0.0) + (self.factors.cost_per_token or 0.0)
+        return min(abs(total), abs(steady - self.lengthened))
+
+    @property
+    def at_an_edge(self) -> bool:
+        """Tell whether C is another only because a mean length crossed the edge of a block."""
+        total = self.factors.log_ratio
+        return total is not None and not self.capacity_moved and abs(total) - self.difference > _EDGE
 
     @property
     def capacity_moved(self) -> bool:
@@ -90,14 +117,52 @@ def compare(before: Moment, after: Moment) -> Comparison:
     if sides is None:
         return Comparison(unit=None, before=None, after=None, factors=_pool_alone(before, after), noise=noise)
     unit, old, new, estimated = sides
+    factors = decompose(old, new)
     return Comparison(
         unit=unit,
         before=_measure(old),
         after=_measure(new),
-        factors=decompose(old, new),
-        noise=noise,
+        factors=factors,
+        noise=_with_edges(noise, factors, old, new),
+        lengthened=math.log(_total(new) / _total(old)),
         estimated=estimated,
     )
+
+
+def _with_edges(noise: Factors, factors: Factors, old: Side, new: Side) -> Factors:
+    """Return the noise with what it does at the edges of blocks; a hybrid's may be thousands of tokens long.
+
+    Each length is brought nearer to its other one by its noise; what is left of its factor is sure.
+    """
+    tokens = (_total(old) + _total(new)) / 2
+    prompts = _nearer(old.prompt_tokens, new.prompt_tokens, (noise.prompt_length or 0.0) * tokens)
+    answers = _nearer(old.generation_tokens, new.generation_tokens, (noise.generation_length or 0.0) * tokens)
+    prompt = decompose(replace(old, prompt_tokens=prompts[0]), replace(new, prompt_tokens=prompts[1]))
+    answer = decompose(replace(old, generation_tokens=answers[0]), replace(new, generation_tokens=answers[1]))
+    return replace(
+        noise,
+        prompt_length=_unsure(noise.prompt_length, factors.prompt_length, prompt.prompt_length),
+        generation_length=_unsure(
+            noise.generation_length, factors.generation_length, answer.generation_length
+        ),
+    )
+
+
+def _total(side: Side) -> float:
+    return side.prompt_tokens + side.generation_tokens
+
+
+def _nearer(old: float, new: float, by: float) -> tuple[float, float]:
+    """Return two lengths brought together by so many tokens, at most until they are the same."""
+    middle, half = (old + new) / 2, max(0.0, (abs(new - old) - by) / 2)
+    return (middle - half, middle + half) if new >= old else (middle + half, middle - half)
+
+
+def _unsure(noise: float | None, value: float | None, sure: float | None) -> float | None:
+    if noise is None or value is None or sure is None:
+        return noise
+    left = sure if sure * value > 0 else 0.0
+    return max(noise, abs(value) - abs(left))
 
 
 def _measure(side: Side) -> Measure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvwatch.triage.changes import appeared
-from kvwatch.triage.limits import is_stalled, limit_reached
+from kvwatch.triage.limits import is_stalled, limit_reached, plateau, waits_for_neither
 from kvwatch.triage.sentences import moment as when
 from kvwatch.triage.sentences import number, size, span, tokens
 from kvwatch.triage.verdict import Evidence
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kvwatch.triage.question import Record
 
 _SHARING_MOVED = 0.05
+_WHOLE = 0.75
+"""Of a window: when less was watched, it is told."""
 _KINDS = {
     "version": "engine_version",
     "engine": "engine_version",
@@ -44,11 +46,11 @@ def evidence_of(
         *_lengths(before, after),
         *_pool(before, after, comparison),
         *(_setting(change) for change in changes.settings.values()),
-        *_start(after, changes),
+        *_start(record, before, after, changes),
         *_neighbours(record, after, changes),
         *_load(record, before, after),
         *_sharing(before, after),
-        *_gaps(changes),
+        *_gaps(record, before, after, changes),
     )
 
 
@@ -94,11 +96,15 @@ def _setting(change: Change) -> Evidence:
     return Evidence(kind=kind, text=text, before=change.before, after=change.after)
 
 
-def _start(after: Moment, changes: Changes) -> Iterator[Evidence]:
+def _start(record: Record, before: Moment, after: Moment, changes: Changes) -> Iterator[Evidence]:
     if changes.restarted_at is not None:
         text = f"The server started again at {when(changes.restarted_at)}."
         yield Evidence(kind="restart", text=text, after=when(changes.restarted_at))
-    elif after.started_at is not None:
+    elif after.started_at is None or (
+        before.started_at is None and after.started_at > record.baseline.start_at
+    ):
+        yield Evidence(kind="start_unknown", text="Whether the server started again in between is not known.")
+    else:
         yield Evidence(kind="no_restart", text=f"The server has run since {when(after.started_at)}.")
     if not changes.settings.keys() - {"driver"}:
         yield Evidence(kind="no_deploy", text="No setting, version or model was seen to change.")
@@ -155,11 +161,24 @@ def _load(record: Record, before: Moment, after: Moment) -> Iterator[Evidence]:
         count = max(after.preemptions or 0, after.suspected or 0)
         text = f"About {count:.0f} requests were preempted and computed again in the window of now."
         yield Evidence(kind="preemptions", text=text, before=number(before.preemptions), after=number(count))
-    if is_stalled(record.now_observations):
+    if is_stalled(record.now_observations, before.generated_per_second):
         text = (
-            "Requests wait, the pool has room, and no token comes out: it stands still, and not for memory."
+            "Requests wait, the pool has room, and hardly a token comes out: it stands still, and not for"
+            " memory."
         )
         yield Evidence(kind="stall", text=text)
+    elif waits_for_neither(record.now_observations):
+        text = "Requests wait for long while the pool has room and slots are free: not for memory."
+        if after.waiting_mean.get("deferred"):
+            text = f"{text[:-1]}, some for what they lack besides (a transfer, a grammar)."
+        yield Evidence(kind="waiting_not_memory", text=text)
+    top = plateau(record.now_observations)
+    if top is not None:
+        text = (
+            f"While requests wait and the pool has room, never more than {number(top)} run: if that is"
+            " max_num_seqs, it is what they wait for."
+        )
+        yield Evidence(kind="request_limit_suspected", text=text, after=number(top))
     if limit_reached(after):
         text = (
             f"All {after.setup.request_limit} request slots were taken while the pool was at most"
@@ -190,10 +209,31 @@ def _sharing(before: Moment, after: Moment) -> Iterator[Evidence]:
             if total and prompt
         ]
         text += f" Tokens of its own a request: {own[0]:,.0f} then, {own[1]:,.0f} now."
+        rooms = [_shared_room(one, length) for one, length in zip((before, after), own, strict=True)]
+        if None not in rooms:
+            text += (
+                f" If all the rest were held once, {rooms[0]:,} would have fitted then, and {rooms[1]:,} now."
+            )
     yield Evidence(kind="prefix_sharing", text=text, before=f"{old:.3f}", after=f"{new:.3f}")
 
 
-def _gaps(changes: Changes) -> Iterator[Evidence]:
+def _shared_room(moment: Moment, own_tokens: float) -> int | None:
+    """Return how many requests fit where only their own tokens count: the most that sharing can make."""
+    cost, blocks = moment.cost, moment.usable_blocks
+    return None if cost is None or blocks is None else blocks // cost.blocks(own_tokens)
+
+
+def _gaps(record: Record, before: Moment, after: Moment, changes: Changes) -> Iterator[Evidence]:
     if changes.gap_seconds > 0:
         text = f"For {span(changes.gap_seconds)} between the two windows nothing was watched."
         yield Evidence(kind="gap", text=text, after=span(changes.gap_seconds))
+    for name, one, window in (("then", before, record.baseline), ("now", after, record.now)):
+        if one.observed_seconds < _WHOLE * window.seconds:
+            text = (
+                f"Of the window of {name} only {span(one.observed_seconds)} of {span(window.seconds)} were"
+                " watched."
+            )
+            yield Evidence(kind="partly_watched", text=text, after=span(one.observed_seconds))
+        if one.alternating:
+            text = f"In the window of {name} two configurations take turns under this name."
+            yield Evidence(kind="two_servers", text=text)

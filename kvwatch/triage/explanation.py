@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kvwatch.triage.advice import DISPROOF, LEVERS
+from kvwatch.triage.advice import DISPROOF, levers_of
 from kvwatch.triage.changes import changes_of
 from kvwatch.triage.comparison import compare
 from kvwatch.triage.costs import cost_of
@@ -48,7 +48,7 @@ def explain(record: Record) -> Verdict:
         headline=headline_of(record, before, after, comparison, judgement),
         evidence=(*_too_few(record, before, after), *evidence),
         disproof=DISPROOF.get(judgement.cause, ()),
-        levers=LEVERS.get(judgement.cause, ()),
+        levers=levers_of(judgement.cause, before, after, comparison),
         trend=trend,
     )
 
@@ -63,7 +63,11 @@ def _enough(moment: Moment | None, minimum: float) -> Moment | None:
 def _too_few(record: Record, before: Moment, after: Moment) -> Iterator[Evidence]:
     for name, moment in (("then", before), ("now", after)):
         if moment.finished is None or moment.finished < record.minimum_finished:
-            count = "An unknown number of" if moment.finished is None else f"Only {moment.finished:.0f}"
+            if moment.finished is None:
+                text = f"How long the requests of {name} were is not stated: there is no typical one."
+                yield Evidence(kind="lengths_unknown", text=text)
+                continue
+            count = f"Only {moment.finished:.0f}"
             text = (
                 f"{count} requests finished in the window of {name}: not enough traffic to say what a"
                 f" typical one is (at least {record.minimum_finished:.0f})."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvwatch.triage.limits import is_pressed
+from kvwatch.triage.limits import is_pressed, is_stalled, plateau
 from kvwatch.triage.sentences import effect, number, size, times_of, tokens
 from kvwatch.triage.verdict import Cause
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvwatch.triage.moment import Moment
     from kvwatch.triage.question import Record
 
+_ENGINES = {"vllm": "vLLM", "llamacpp": "A llama-server", "sglang": "SGLang"}
 _SHARING_MOVED = 0.1
 """Of the prompt tokens: less is not worth the first sentence."""
 
@@ -27,7 +28,12 @@ def headline_of(
     cause = judgement.cause
     if cause is Cause.NOT_ENOUGH_DATA:
         return f"{record.server}: cannot tell. {_missing(record, before, after, comparison)}"
-    told = _WORDS[cause](before, after, comparison)
+    if cause is Cause.REQUEST_LIMIT:
+        told = _slots(record, after)
+    elif cause is Cause.STALLED_NOT_MEMORY:
+        told = _stall(record, before)
+    else:
+        told = _WORDS[cause](before, after, comparison)
     return f"{record.server}: {_capacity(before, after, comparison)}{told}"
 
 
@@ -44,11 +50,15 @@ def _capacity(before: Moment, after: Moment, comparison: Comparison) -> str:
 def _missing(record: Record, before: Moment, after: Moment, comparison: Comparison) -> str:
     if after.sleeping:
         return "The server sleeps."
+    if before.alternating or after.alternating:
+        return "Two configurations take turns from minute to minute: two servers answer under this name."
     if comparison.ratio is not None:
         return (
             f"Requests of the two windows differ ({effect(comparison.factors.log_ratio)} of room), but they"
             " are so few or so unequal that chance alone may do that: compare longer windows."
         )
+    if before.finished is None and after.finished is None:
+        return f"{_ENGINES.get(after.setup.engine or '', 'The engine')} does not say how long requests were."
     few = [
         name
         for name, one in (("then", before), ("now", after))
@@ -57,6 +67,22 @@ def _missing(record: Record, before: Moment, after: Moment, comparison: Comparis
     if few:
         return f"Not enough traffic {' and '.join(few)} to say what a typical request is."
     return "What a request of that length holds is not known: no model file and no uniform pool."
+
+
+def _slots(record: Record, after: Moment) -> str:
+    if after.setup.request_limit is not None:
+        return f"Requests wait for one of {after.setup.request_limit} slots, not for memory."
+    top = plateau(record.now_observations)
+    return (
+        f"Requests wait though the pool has room, and never more than {number(top)} run: it looks like a"
+        " request limit, which nobody states."
+    )
+
+
+def _stall(record: Record, before: Moment) -> str:
+    if is_stalled(record.now_observations, before.generated_per_second):
+        return "The engine stands still though its pool has room: this is not memory."
+    return "Requests wait though the pool has room and slots are free: this is not memory."
 
 
 def _lengths(name: str, noun: str) -> Callable[[Moment, Moment, Comparison], str]:
@@ -102,13 +128,23 @@ def _traffic(before: Moment, after: Moment, _comparison: Comparison) -> str:
     return f"More came: {rates[1]:,.1f} requests finished a minute, {rates[0]:,.1f} then."
 
 
-def _unchanged(before: Moment, after: Moment, _comparison: Comparison) -> str:
+def _unchanged(before: Moment, after: Moment, comparison: Comparison) -> str:
     old, new = before.hit_ratio, after.hit_ratio
     if old is not None and new is not None and abs(new - old) >= _SHARING_MOVED:
         words = ("less", "fewer") if new < old else ("more", "more")
         return (
             f"But prompts share {words[0]}: {100 * new:.0f} % of their tokens were in the prefix cache,"
             f" {100 * old:.0f} % then, so {words[1]} run at once."
+        )
+    if comparison.made_up:
+        parts = [
+            f"{name.replace('_', ' ')} {effect(value)}" for name, value in comparison.factors.items() if value
+        ]
+        return f"What changed makes up for each other: {', '.join(parts)}."
+    if comparison.at_an_edge:
+        return (
+            f"Lengths of {tokens(before.request_tokens)} and {tokens(after.request_tokens)} tokens lie on"
+            " two sides of a block's edge: by them alone a request holds a block less or more."
         )
     if is_pressed(after) and not is_pressed(before):
         return "Yet requests press on it as they did not then, and nothing that was seen says why."
@@ -128,10 +164,6 @@ _WORDS: dict[Cause, Callable[[Moment, Moment, Comparison], str]] = {
     Cause.RANK_LOST: lambda before, after, _: (
         f"{len(after.ranks)} of {len(before.ranks)} ranks are left, with their part of the pool."
     ),
-    Cause.REQUEST_LIMIT: lambda _before, after, _comparison: (
-        f"Requests wait for one of {after.setup.request_limit} slots, not for memory."
-    ),
-    Cause.STALLED_NOT_MEMORY: _plain("The engine stands still though its pool has room: this is not memory."),
     Cause.MORE_TRAFFIC: _traffic,
     Cause.MIXED: _mixed,
     Cause.CAPACITY_GREW: _plain("It holds more than then."),

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvwatch.triage.changes import SERVED_NAME
 from kvwatch.triage.comparison import Unit
-from kvwatch.triage.limits import is_pressed, is_rush, is_stalled, limit_reached
+from kvwatch.triage.limits import (
+    is_pressed,
+    is_rush,
+    is_stalled,
+    limit_reached,
+    plateau,
+    waits_for_neither,
+)
 from kvwatch.triage.verdict import Cause, Confidence
 
 if TYPE_CHECKING:
@@ -39,7 +47,12 @@ _ANOTHER_POOL = (
     "pipeline_parallel",
 )
 """Settings that set the pool's size by themselves; others move it through what is left for it."""
-_NOT_THE_POOL = {"driver", "request_limit"}
+_MORE_IS_MORE = ("share_ratio", "pin_bytes", "num_gpu_blocks_override")
+"""Of these, a larger value makes a larger pool: raised, they do not explain a smaller one."""
+_NOT_THE_POOL = {"driver", "request_limit", SERVED_NAME}
+_ONE_DEPLOY = ("model", "model_hash", "version", "tensor_parallel")
+"""What moves pool and cost together."""
+_HALF_WATCHED = 0.5
 _DEARER = {
     "cache_dtype": Cause.TOKEN_DEARER_CACHE_DTYPE,
     "model_hash": Cause.TOKEN_DEARER_MODEL,
@@ -61,9 +74,25 @@ class Judgement:
 def judge(
     record: Record, before: Moment, after: Moment, comparison: Comparison, changes: Changes
 ) -> Judgement:
+    """Return the cause, no surer than what was watched of both windows allows."""
+    judgement = _judge(record, before, after, comparison, changes)
+    watched = min(
+        moment.observed_seconds / max(1.0, window.seconds)
+        for moment, window in ((before, record.baseline), (after, record.now))
+    )
+    if watched < _HALF_WATCHED and judgement.confidence is Confidence.HIGH:
+        return replace(judgement, confidence=Confidence.MEDIUM)
+    return judgement
+
+
+def _judge(
+    record: Record, before: Moment, after: Moment, comparison: Comparison, changes: Changes
+) -> Judgement:
     """Return the cause. Capacity first; where it did not move, what else holds requests up."""
-    stalled = is_stalled(record.now_observations) and not is_stalled(record.baseline_observations)
-    if stalled:
+    if before.alternating or after.alternating:
+        return Judgement(cause=Cause.NOT_ENOUGH_DATA, confidence=Confidence.LOW)
+    usual = before.generated_per_second
+    if is_stalled(record.now_observations, usual) and not is_stalled(record.baseline_observations, usual):
         # Whatever else moved: nothing comes out though there is room.
         return Judgement(cause=Cause.STALLED_NOT_MEMORY, confidence=Confidence.HIGH)
     if comparison.factors.log_ratio is None:
@@ -83,7 +112,7 @@ def judge(
             sure = Confidence.MEDIUM if comparison.estimated else Confidence.HIGH
             return Judgement(cause=Cause.MIXED, confidence=sure)
         return _of_factor(name, fell[name], before, after, comparison, changes)
-    if limited:
+    if limited and (lowered or not is_rush(before, after)):
         return Judgement(
             cause=Cause.REQUEST_LIMIT, confidence=Confidence.HIGH if lowered else Confidence.MEDIUM
         )
@@ -91,12 +120,23 @@ def judge(
         return Judgement(cause=Cause.CAPACITY_GREW, confidence=Confidence.HIGH)
     if is_rush(before, after):
         return Judgement(cause=Cause.MORE_TRAFFIC, confidence=Confidence.MEDIUM)
-    difference = 0.0 if comparison.capacity_moved else abs(comparison.factors.log_ratio)
+    return _beside_capacity(record, before, after, comparison)
+
+
+def _beside_capacity(record: Record, before: Moment, after: Moment, comparison: Comparison) -> Judgement:
+    """Judge where capacity is what it was, and the clients send what they sent."""
+    then, now = record.baseline_observations, record.now_observations
+    if plateau(now) is not None and plateau(then) is None:
+        return Judgement(cause=Cause.REQUEST_LIMIT, confidence=Confidence.LOW)
+    if waits_for_neither(now) and not waits_for_neither(then):
+        return Judgement(cause=Cause.STALLED_NOT_MEMORY, confidence=Confidence.MEDIUM)
+    difference = comparison.difference
     if difference > _MATERIAL:
         return Judgement(cause=Cause.NOT_ENOUGH_DATA, confidence=Confidence.LOW)
     # Without running and waiting requests a limit or a stall would not have been seen.
     seen = after.running_mean is not None and after.waiting is not None and difference <= _SLIGHT
-    seen = seen and (is_pressed(before) or not is_pressed(after))
+    seen = seen and (is_pressed(before) or not is_pressed(after)) and not comparison.made_up
+    seen = seen and not comparison.at_an_edge
     return Judgement(cause=Cause.NO_CHANGE, confidence=Confidence.HIGH if seen else Confidence.MEDIUM)
 
 
@@ -106,7 +146,7 @@ def _leader(fell: Mapping[str, float], changes: Changes) -> tuple[str, float]:
     Another model or engine moves the pool too, since it leaves more or less for it: one cause, not two.
     """
     pool, cost = fell.get("pool"), fell.get("cost_per_token")
-    deployed = any(field in changes.settings for field in ("model", "model_hash", "version"))
+    deployed = any(field in changes.settings for field in _ONE_DEPLOY)
     if pool is not None and cost is not None and deployed:
         settled = pool + cost
         if all(settled <= value for value in fell.values()):
@@ -150,12 +190,18 @@ def _pool_cause(
 ) -> tuple[Cause, Confidence]:
     if changes.ranks_lost and len(after.ranks) < len(before.ranks):
         by_ranks = math.log(len(after.ranks) / len(before.ranks)) if after.ranks else -math.inf
-        return Cause.RANK_LOST, Confidence.HIGH if by_ranks <= _MOST_OF_IT * value else Confidence.MEDIUM
+        if by_ranks <= _MOST_OF_IT * value:
+            # A start with fewer ranks may have been meant.
+            return Cause.RANK_LOST, Confidence.MEDIUM if changes.restarted_at else Confidence.HIGH
+        if by_ranks <= (1 - _MOST_OF_IT) * value:
+            return Cause.MIXED, Confidence.MEDIUM
+        value -= by_ranks
     if changes.restarted_at is None and before.started_at is not None and after.started_at is not None:
         if changes.slept is not None:
             return Cause.POOL_SMALLER_SLEEP_WAKE, Confidence.HIGH
         return Cause.POOL_SMALLER_UNEXPLAINED, Confidence.LOW
-    if any(name in changes.settings for name in _ANOTHER_POOL):
+    raised = {name for name in _MORE_IS_MORE if name in changes.settings and changes.settings[name].is_raised}
+    if any(name in changes.settings for name in _ANOTHER_POOL if name not in raised):
         return Cause.POOL_SMALLER_CONFIG, Confidence.HIGH
     if comparison.unit is not Unit.BYTES and changes.settings.keys() & _DEARER.keys():
         # Fewer blocks of other bytes may be the same pool: then it is the token that takes more.
@@ -163,7 +209,7 @@ def _pool_cause(
     race = _race(value, comparison, before, changes)
     if race is Confidence.HIGH:
         return Cause.POOL_SMALLER_STARTUP_RACE, race
-    if changes.settings.keys() - _NOT_THE_POOL:
+    if changes.settings.keys() - _NOT_THE_POOL - raised - ({"fingerprint"} if raised else set()):
         return Cause.POOL_SMALLER_CONFIG, Confidence.MEDIUM
     if race is not None:
         return Cause.POOL_SMALLER_STARTUP_RACE, race

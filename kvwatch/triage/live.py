@@ -1,15 +1,20 @@
-"""Triage in the daemon: its own history is asked what changed since a day, a week, the last start."""
+"""What the daemon's own history says of capacity since a day, a week, the last start.
+
+python -m kvwatch.triage.live FILE      prints it as JSON, for kvwatch.capacity_watch
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvwatch.capacity_change import CapacityChange
 from kvwatch.history.reader import HistoryReader
-from kvwatch.readings import Reason, SourceError
-from kvwatch.sources.threads import BlockingCalls
+from kvwatch.readings import SourceError
 from kvwatch.triage.explanation import explain
 from kvwatch.triage.history_source import HistorySource
 from kvwatch.triage.reading import START, STEP_SECONDS, Question, read_records
@@ -17,19 +22,12 @@ from kvwatch.triage.verdict import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kvwatch.triage.source import Source
     from kvwatch.triage.verdict import Verdict
 
-log = logging.getLogger(__name__)
-
 BASELINES = ("1d", "7d", START)
 _WINDOW_SECONDS = 3600.0
-_FIRST_SECONDS = 90.0
-"""After the daemon's start: the first minute is written by then."""
-_INTERVAL_SECONDS = 300.0
-_DEADLINE_SECONDS = 60.0
 _OLD_SECONDS = 900.0
 _MOST_LEVERS = 3
 _DEPLOYED = {"restart", "engine_version", "model", "cache_dtype", "tensor_parallel", "share", "pin"} | {
@@ -37,37 +35,6 @@ _DEPLOYED = {"restart", "engine_version", "model", "cache_dtype", "tensor_parall
     "request_limit",
     "setting",
 }
-
-
-class CapacityWatch:
-    """Keeps the answers of the last look; `run` looks again and again in a thread of its own."""
-
-    def __init__(self, path: Path, *, interval_seconds: float = _INTERVAL_SECONDS) -> None:
-        self._path = path
-        self._interval_seconds = interval_seconds
-        self._calls = BlockingCalls("kvwatch-triage")
-        self.changes: tuple[CapacityChange, ...] = ()
-        """None of them older than two looks; empty where the history cannot be read."""
-
-    async def run(self) -> None:
-        """Look until cancelled; a look that fails leaves nothing standing."""
-        await asyncio.sleep(min(_FIRST_SECONDS, self._interval_seconds))
-        while True:
-            try:
-                self.changes = await self._calls.run(
-                    lambda: changes_in(self._path), deadline_seconds=_DEADLINE_SECONDS
-                )
-            except TimeoutError:
-                self.changes = ()
-                log.warning("capacity changes: reading %s takes too long", self._path)
-            except SourceError as error:
-                self.changes = ()
-                if error.reason is not Reason.NOT_FOUND:  # the store says so, and why
-                    log.debug("capacity changes: %s", error)
-            except Exception:
-                self.changes = ()
-                log.exception("capacity changes")
-            await asyncio.sleep(self._interval_seconds)
 
 
 def changes_in(path: Path) -> tuple[CapacityChange, ...]:
@@ -116,6 +83,28 @@ def change_of(verdict: Verdict, baseline: str) -> CapacityChange:
 
 
 def _is_deployed(verdict: Verdict) -> bool | None:
+    """Tell whether anything was started or set anew; None where that is not known."""
+    seen = {one.kind for one in verdict.evidence}
     if verdict.cause is Cause.NOT_ENOUGH_DATA:
         return None
-    return bool(_DEPLOYED & {one.kind for one in verdict.evidence})
+    if _DEPLOYED & seen:
+        return True
+    moments = [one.setup for one in (verdict.baseline, verdict.now) if one is not None]
+    known = all(one.version is not None and one.fingerprint is not None for one in moments)
+    return False if known and "start_unknown" not in seen else None
+
+
+def main() -> int:
+    """Print the changes that a history file tells of; the status is 1 where it cannot be read."""
+    os.nice(10)
+    try:
+        changes = changes_in(Path(sys.argv[1]))
+    except SourceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    json.dump([asdict(change) for change in changes], sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

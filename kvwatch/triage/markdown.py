@@ -11,7 +11,7 @@ from kvwatch.triage.text import FULL, factor_lines, rows, trend_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvwatch.triage.verdict import Verdict
+    from kvwatch.triage.verdict import Lever, Verdict
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
@@ -42,7 +42,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     for title, items in (
         ("What was seen", [one.text for one in verdict.evidence]),
         ("What would disprove it", list(verdict.disproof)),
-        ("What can be done", [f"{lever.action} Costs: {lever.cost}" for lever in verdict.levers]),
+        ("What can be done", [_lever(lever) for lever in verdict.levers]),
     ):
         if items:
             yield ""
@@ -50,6 +50,10 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             yield ""
             for item in items:
                 yield f"- {_plain(item)}"
+
+
+def _lever(lever: Lever) -> str:
+    return f"{lever.action} Costs: {lever.cost} For a stream: {lever.stream} For a batch: {lever.batch}"
 
 
 def _plain(text: str) -> str:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvwatch.readings import SumCount
+from kvwatch.triage.alternation import alternates
 from kvwatch.triage.costs import cost_of
+from kvwatch.triage.exported_cost import blocks_per_full_token, blocks_per_token
 from kvwatch.triage.spread import standard_error
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ class Moment:
     sleeping: bool
     """Whether the server slept in the last step."""
     finished: float | None
+    queued: float | None
+    """How many more requests were in the server in the last step than in the first."""
+    alternating: bool
+    """Whether steps of two configurations take turns, as when two servers answer under one name."""
     prompt_tokens: float | None
     """Mean of the finished requests."""
     generation_tokens: float | None
@@ -125,6 +131,20 @@ class Moment:
         return self.finished / self.observed_seconds
 
     @property
+    def arrived_per_second(self) -> float | None:
+        """Return the rate at which requests came: those that finished, and by how many the rest grew."""
+        if self.finished is None or self.observed_seconds <= 0:
+            return None
+        return max(0.0, self.finished + (self.queued or 0.0)) / self.observed_seconds
+
+    @property
+    def generated_per_second(self) -> float | None:
+        """Return the rate at which tokens came out while it was watched."""
+        if self.generated is None or self.observed_seconds <= 0:
+            return None
+        return self.generated / self.observed_seconds
+
+    @property
     def waiting(self) -> float | None:
         """Return the mean of waiting requests, all reasons together."""
         return math.fsum(self.waiting_mean.values()) if self.waiting_mean else None
@@ -160,12 +180,14 @@ def moment_of(observations: Sequence[Observation]) -> Moment | None:
         started_at=next((one.started_at for one in reversed(ordered) if one.started_at is not None), None),
         sleeping=last.sleeping is True,
         finished=requests,
+        queued=_queued(by_rank.values()),
+        alternating=any(alternates(steps) for steps in by_rank.values()),
         prompt_tokens=_mean_length(prompts, requests),
         generation_tokens=_mean_length(answers, requests),
         prompt_error=standard_error((one.finished, one.finished_prompt_tokens) for one in ordered),
         generation_error=standard_error((one.finished, one.finished_generation_tokens) for one in ordered),
         generated=_total(ordered, lambda one: one.generation_tokens),
-        blocks_per_token=_mean(ordered, _blocks_per_token) or _mean(ordered, _blocks_per_full_token),
+        blocks_per_token=_mean(ordered, blocks_per_token) or _mean(ordered, blocks_per_full_token),
         usage_mean=_mean(ordered, lambda one: one.usage_mean),
         usage_max=_most(ordered, lambda one: one.usage_max),
         running_mean=_sum_of_means(by_rank, lambda one: one.running_mean),
@@ -199,22 +221,21 @@ def _setup(ordered: Sequence[Observation]) -> Setup:
     return stated[-1] if stated else ordered[-1].setup
 
 
+def _queued(ranks: Iterable[Sequence[Observation]]) -> float | None:
+    held = [
+        [
+            one.running_mean + math.fsum(one.waiting_mean.values())
+            for one in steps
+            if one.running_mean is not None
+        ]
+        for steps in ranks
+    ]
+    known = [values for values in held if values]
+    return math.fsum(values[-1] - values[0] for values in known) if known else None
+
+
 def _mean_length(tokens: float | None, requests: float | None) -> float | None:
     return tokens / requests if requests and tokens is not None else None
-
-
-def _blocks_per_token(one: Observation) -> float | None:
-    if one.usable_blocks is None or not one.typical_capacity:
-        return None
-    if one.typical_prompt_tokens is None or one.typical_generation_tokens is None:
-        return None
-    tokens = one.typical_prompt_tokens + one.typical_generation_tokens
-    return one.usable_blocks / one.typical_capacity / tokens if tokens > 0 else None
-
-
-def _blocks_per_full_token(one: Observation) -> float | None:
-    resident, full = one.setup.resident_blocks, one.setup.full_length_tokens
-    return resident / full if resident and full else None
 
 
 def _values(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kvwatch.capacity_change import CapacityChange
+from kvwatch.capacity_watch import CapacityWatch
 from kvwatch.findings.capacity import capacity_halved
 from kvwatch.findings.rule import Condition, Evidence, Unknown
 from kvwatch.readings import SourceError
-from kvwatch.triage.live import CapacityWatch, changes_in
+from kvwatch.triage.live import changes_in
 from tests.scenarios.days import DAYS
 from tests.scenarios.history_path import write_history
 from tests.scenarios.rehearsal import rehearse
@@ -60,6 +61,7 @@ async def test_a_look_that_fails_leaves_nothing_standing(history: Path, tmp_path
     looking = asyncio.create_task(watch.run())
     try:
         await _until(lambda: bool(watch.changes))
+        assert watch.changes == changes_in(history)
         path.unlink()
         await _until(lambda: not watch.changes)
     finally:
@@ -91,6 +93,7 @@ HALVED = CapacityChange(
         pytest.param((replace(HALVED, deployed=True),), None, id="after a deploy"),
         pytest.param((replace(HALVED, deployed=None),), None, id="whether one was is not known"),
         pytest.param((replace(HALVED, ratio=0.51),), None, id="not quite"),
+        pytest.param((replace(HALVED, cause="no_change"),), None, id="only the edge of a block"),
         pytest.param((replace(HALVED, baseline="start"),), None, id="since its start only"),
         pytest.param((replace(HALVED, ratio=None),), "unknown", id="not known"),
         pytest.param((HALVED, replace(HALVED, baseline="1d", ratio=0.3)), "30%", id="the worse one"),

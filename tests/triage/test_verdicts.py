@@ -46,6 +46,14 @@ PINNED = other(
     share_ratio=None, pin_bytes=int(6.26 * GIB), bytes_per_block=None, groups=(), resident_blocks=512
 )
 
+LARGE_BLOCKS = other(
+    block_size=1600,
+    full_length_tokens=16_000,
+    resident_blocks=10,
+    bytes_per_block=1600 * 131_072,
+    groups=(KvGroup(kind="full", layers=32, block_size=1600, page_bytes=6_553_600, window=None),),
+)
+
 CASES = {
     "nothing changed": Case(cause=Cause.NO_CHANGE),
     "prompts doubled": Case(
@@ -177,6 +185,119 @@ CASES = {
         now={"usable_blocks": 2000, "finished": 0.0, **AGAIN},
         new=other(share_ratio=0.8),
     ),
+    "a share raised does not explain a smaller pool, a race does": Case(
+        cause=Cause.POOL_SMALLER_STARTUP_RACE,
+        confidence=Confidence.HIGH,
+        now={"usable_blocks": 2000, **AGAIN},
+        new=other(share_ratio=0.92, fingerprint="f1"),
+        starts=(restart(MORNING, ("embedding", 0, 5 * GIB)),),
+    ),
+    "a share raised does not explain a smaller pool": Case(
+        cause=Cause.POOL_SMALLER_UNEXPLAINED,
+        now={"usable_blocks": 2000, **AGAIN},
+        new=other(share_ratio=0.92, fingerprint="f1"),
+        starts=(restart(MORNING),),
+    ),
+    "another name for the same model, and an engine that makes tokens dearer": Case(
+        cause=Cause.TOKEN_DEARER_ENGINE,
+        now={"usable_blocks": 2000, **AGAIN},
+        new=other(model="chat-2", version="0.33.0", bytes_per_block=2 * 16 * 131_072),
+        ratio=0.5,
+    ),
+    "another name for the same model explains no pool": Case(
+        cause=Cause.POOL_SMALLER_UNEXPLAINED,
+        now={"usable_blocks": 2000, **AGAIN},
+        new=other(model="chat-2"),
+    ),
+    "one tensor rank instead of two: pool and cost by one deploy": Case(
+        cause=Cause.TOKEN_DEARER_ENGINE,
+        confidence=Confidence.MEDIUM,
+        then={"usable_blocks": 12_000},
+        now={"usable_blocks": 4000, **AGAIN},
+        old=other(
+            tensor_parallel=2,
+            bytes_per_block=8 * 131_072,
+            groups=(KvGroup(kind="full", layers=32, block_size=16, page_bytes=32_768, window=None),),
+        ),
+        ratio=1 / 3,
+        evidence="tensor_parallel",
+    ),
+    "a tenth of the tokens comes out while requests wait beside a free pool": Case(
+        cause=Cause.STALLED_NOT_MEMORY,
+        now={"waiting_mean": {"capacity": 9.0}, "generation_tokens": 100.0, "finished": 0.8},
+        evidence="stall",
+    ),
+    "requests wait for what is not memory while others are served": Case(
+        cause=Cause.STALLED_NOT_MEMORY,
+        confidence=Confidence.MEDIUM,
+        now={"waiting_mean": {"deferred": 9.0}},
+        evidence="waiting_not_memory",
+    ),
+    "they always waited so": Case(
+        cause=Cause.NO_CHANGE,
+        then={"waiting_mean": {"deferred": 9.0}},
+        now={"waiting_mean": {"deferred": 9.0}},
+    ),
+    "never more than eight run, and nobody states a limit": Case(
+        cause=Cause.REQUEST_LIMIT,
+        confidence=Confidence.LOW,
+        old=other(request_limit=None),
+        new=other(request_limit=None),
+        now={"running_max": 8.0, "running_mean": 8.0, "waiting_mean": {"capacity": 5.0}},
+        evidence="request_limit_suspected",
+    ),
+    "each request takes longer, so that more are there: not more traffic": Case(
+        cause=Cause.NO_CHANGE,
+        confidence=Confidence.MEDIUM,
+        now={"running_mean": 25.0, "running_max": 32.0, "usage_max": 1.0, "waiting_mean": {"capacity": 5.0}},
+    ),
+    "three times the requests, as many as there are slots": Case(
+        cause=Cause.MORE_TRAFFIC,
+        now={
+            "finished": 30.0,
+            "running_mean": 256.0,
+            "running_max": 256.0,
+            "waiting_mean": {"capacity": 9.0},
+        },
+        evidence="request_limit_reached",
+    ),
+    "half the pool and half the prompt": Case(
+        cause=Cause.NO_CHANGE,
+        confidence=Confidence.MEDIUM,
+        now={"usable_blocks": 2200, "prompt": 700.0, **AGAIN},
+        new=other(share_ratio=0.7),
+        ratio=125 / 69 * 2200 / 4000,
+    ),
+    "a mean that crosses the edge of a large block": Case(
+        cause=Cause.NO_CHANGE,
+        confidence=Confidence.MEDIUM,
+        old=LARGE_BLOCKS,
+        new=LARGE_BLOCKS,
+        then={"prompt": 1195.0, "answer": 395.0, "usable_blocks": 60},
+        now={"prompt": 1212.0, "answer": 398.0, "usable_blocks": 60},
+        ratio=0.5,
+    ),
+    "prompts doubled in large blocks": Case(
+        cause=Cause.PROMPTS_LONGER,
+        old=LARGE_BLOCKS,
+        new=LARGE_BLOCKS,
+        then={"prompt": 1000.0, "usable_blocks": 60},
+        now={"prompt": 2000.0, "usable_blocks": 60},
+        ratio=0.5,
+    ),
+    "nothing says how long requests were": Case(
+        cause=Cause.NOT_ENOUGH_DATA,
+        then={"finished": None},
+        now={"finished": None},
+        evidence="lengths_unknown",
+    ),
+    "whether it started again is not known": Case(
+        cause=Cause.POOL_SMALLER_UNEXPLAINED,
+        confidence=Confidence.LOW,
+        then={"started_at": None},
+        now={"usable_blocks": 2000, "started_at": None},
+        evidence="start_unknown",
+    ),
     "neither groups nor R: the exported capacity is what is left": Case(
         cause=Cause.PROMPTS_LONGER,
         confidence=Confidence.MEDIUM,
@@ -285,3 +406,63 @@ def test_megabytes_of_a_neighbour_are_no_race() -> None:
     starts = (restart(MORNING, ("exporter", 0, 300 * MIB)),)
     verdict = explain(record(hour(THEN), hour(NOW, usable_blocks=2000, **AGAIN), starts=starts))
     assert verdict.cause is Cause.POOL_SMALLER_UNEXPLAINED
+
+
+@pytest.mark.parametrize(
+    "blocks, cause",
+    [
+        pytest.param(4000, Cause.RANK_LOST, id="the others keep their pools"),
+        pytest.param(2000, Cause.POOL_SMALLER_STARTUP_RACE, id="a race took more from the others"),
+    ],
+)
+def test_one_rank_of_eight_is_not_what_halved_the_pool(blocks: int, cause: Cause) -> None:
+    """A lost rank is the cause where it did most of the fall, and evidence where it did not."""
+    then = hour(THEN, ranks=tuple("01234567"))
+    now = hour(NOW, ranks=tuple("0123456"), usable_blocks=blocks, **AGAIN)
+    verdict = explain(record(then, now, starts=(restart(MORNING, ("embedding", 0, 5 * GIB)),)))
+    assert verdict.cause is cause
+    assert "ranks" in {one.kind for one in verdict.evidence}
+
+
+def test_fewer_ranks_after_a_start_may_have_been_meant() -> None:
+    """A rank that is gone without a start is lost for certain; with one, perhaps not."""
+    then = hour(THEN, ranks=("0", "1"))
+    lost = explain(record(then, hour(NOW, ranks=("0",))))
+    fewer = explain(record(then, hour(NOW, ranks=("0",), **AGAIN)))
+    assert (lost.confidence, fewer.confidence) == (Confidence.HIGH, Confidence.MEDIUM)
+
+
+def test_two_servers_behind_one_name_are_not_one() -> None:
+    """Two configurations that take turns give no verdict; one deploy taken back does."""
+    old, new = hour(NOW), hour(NOW, other(model_hash="bbbb", fingerprint="f1"))
+    turns = tuple((old, new)[index % 2][index] for index in range(60))
+    verdict = explain(record(hour(THEN), turns))
+    assert verdict.cause is Cause.NOT_ENOUGH_DATA
+    assert "two servers answer" in verdict.headline
+    taken_back = (*old[:20], *new[20:30], *old[30:])
+    assert explain(record(hour(THEN), taken_back)).cause is Cause.NO_CHANGE
+
+
+def test_less_than_half_of_an_hour_is_not_high() -> None:
+    """What was not watched may have been different."""
+    then, now = hour(THEN), hour(NOW, prompt=3200.0)
+    whole, part = (explain(record(then, steps)) for steps in (now, now[:25]))
+    assert (whole.confidence, part.confidence) == (Confidence.HIGH, Confidence.MEDIUM)
+    assert "partly_watched" in {one.kind for one in part.evidence}
+
+
+def test_levers_have_this_servers_figures() -> None:
+    """The pin that gives the old pool back, null block included, and the requests that fit now."""
+    starts = (restart(MORNING, ("embedding", 0, 3 * GIB)),)
+    verdict = explain(record(hour(THEN), hour(NOW, usable_blocks=2000, **AGAIN), starts=starts))
+    actions = {lever.name: lever.action for lever in verdict.levers}
+    assert f"{4001 * 16 * 131_072:,} bytes" in actions["pin_bytes"]
+    assert "That is 16 now" in actions["admission_limit"]
+
+
+def test_several_factors_have_the_levers_of_each() -> None:
+    """The factor that took most first, none twice."""
+    now = hour(NOW, other(share_ratio=0.8), usable_blocks=2400, prompt=2450.0, **AGAIN)
+    verdict = explain(record(hour(THEN), now))
+    names = [lever.name for lever in verdict.levers]
+    assert names == ["pin_bytes", "more_cache", "admission_limit", "shorter_prompts"]

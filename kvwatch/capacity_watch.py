@@ -1,0 +1,76 @@
+"""Asks every few minutes, in a short-lived process, how capacities changed by the daemon's own history.
+
+A process of its own: what a month of history takes to be read is given back when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from kvwatch.capacity_change import CapacityChange
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_FIRST_SECONDS = 90.0
+"""After the daemon's start: the first minute is written by then."""
+_INTERVAL_SECONDS = 300.0
+_DEADLINE_SECONDS = 60.0
+_LISTS = ("evidence", "levers")
+
+
+class CapacityWatch:
+    """Keeps the answers of the last look; `run` looks again and again."""
+
+    def __init__(self, path: Path, *, interval_seconds: float = _INTERVAL_SECONDS) -> None:
+        self._path = path
+        self._interval_seconds = interval_seconds
+        self.changes: tuple[CapacityChange, ...] = ()
+        """None of them older than two looks; empty where the history cannot be read."""
+
+    async def run(self) -> None:
+        """Look until cancelled; a look that fails leaves nothing standing."""
+        await asyncio.sleep(min(_FIRST_SECONDS, self._interval_seconds))
+        while True:
+            try:
+                self.changes = await self._look()
+            except (TimeoutError, OSError, ValueError, TypeError) as error:
+                self.changes = ()
+                log.warning("capacity changes: %s", error or f"reading {self._path} takes too long")
+            await asyncio.sleep(self._interval_seconds)
+
+    async def _look(self) -> tuple[CapacityChange, ...]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "kvwatch.triage.live",
+            self._path,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(_DEADLINE_SECONDS):
+                answer, words = await process.communicate()
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode != 0:
+            # The store says by itself when the file cannot be had.
+            log.debug("capacity changes: %s", words.decode(errors="replace").strip())
+            return ()
+        return tuple(_change(item) for item in json.loads(answer))
+
+
+def _change(item: dict[str, object]) -> CapacityChange:
+    lists = {name: tuple(value) for name, value in item.items() if name in _LISTS and isinstance(value, list)}
+    return CapacityChange(**(item | lists))  # type: ignore[arg-type]
