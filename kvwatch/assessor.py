@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kvwatch.finding import Finding, RuleId
-    from kvwatch.findings.rule import Verdict
     from kvwatch.readings import ProcessTable, Reason
     from kvwatch.snapshot import Snapshot
 
@@ -41,7 +40,6 @@ class Assessor:
         table: ProcessTable,
         reasons: Mapping[str, Reason | None],
         driver_needed: bool = False,
-        given: Sequence[tuple[RuleId, Verdict]] = (),
         pace: float = 1.0,
     ) -> Snapshot:
         """Return the snapshot with its start windows and findings.
@@ -62,7 +60,7 @@ class Assessor:
         snapshot = replace(snapshot, start_windows=self._lives.windows)
         before = self._inspection.findings
         self._inspection = self._inspection.advance(
-            snapshot, pools=self._lives.pools, driver_needed=driver_needed, given=given, pace=pace
+            snapshot, pools=self._lives.pools, driver_needed=driver_needed, pace=pace
         )
         self._log(before)
         return replace(snapshot, findings=self._inspection.findings, unjudged=self._inspection.unjudged)

@@ -12,7 +12,7 @@ from kvwatch.findings.rule import Condition, Evidence, Unknown
 from kvwatch.findings.rules import RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from kvwatch.findings.rule import Rule, Verdict
     from kvwatch.lives import Poolsize
@@ -55,13 +55,11 @@ class Inspection:
         *,
         pools: Mapping[str, tuple[Poolsize, ...]] | None = None,
         driver_needed: bool = False,
-        given: Sequence[tuple[RuleId, Verdict]] = (),
         pace: float = 1.0,
     ) -> Inspection:
         """Judge one more poll.
 
-        `given` are verdicts that somebody else has reached, such as on capacity over days. `pace` is how
-        many seconds of the rules pass in one: the demo's day is short.
+        `pace` is how many seconds of the rules pass in one: the demo's day is short.
         """
         at = snapshot.monotonic_at * pace
         activity = _activity(self.activity, snapshot, at)
@@ -72,7 +70,7 @@ class Inspection:
         findings: list[Finding] = []
         unjudged: list[Unjudged] = []
         for rule in RULES:
-            conditions, unknowns, why = _judge(rule, evidence, given)
+            conditions, unknowns, why = _judge(rule, evidence)
             for key, condition in conditions.items():
                 before = self.held.get(key)
                 held[key] = (
@@ -101,11 +99,9 @@ class Inspection:
         return Inspection(held=held, activity=activity, findings=tuple(findings), unjudged=tuple(unjudged))
 
 
-def _judge(
-    rule: Rule, evidence: Evidence, given: Sequence[tuple[RuleId, Verdict]]
-) -> tuple[dict[Key, Condition], dict[Key, Unknown], str]:
+def _judge(rule: Rule, evidence: Evidence) -> tuple[dict[Key, Condition], dict[Key, Unknown], str]:
     """Return what a rule says, one verdict for each subject, and what went wrong with it itself."""
-    verdicts = [verdict for judged, verdict in given if judged is rule.id]
+    verdicts: list[Verdict] = []
     why = ""
     try:
         verdicts += rule.judge(evidence)

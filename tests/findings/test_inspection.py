@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvwatch.capacity_change import CapacityChange
 from kvwatch.finding import RuleId, Severity
-from kvwatch.findings import RULES, inspection
+from kvwatch.findings import RULES, Inspection, inspection
 from kvwatch.findings.activity import Gain
-from kvwatch.findings.rule import Condition, Evidence, Rule, Unknown, Verdict
+from kvwatch.findings.rule import Evidence, Rule, Verdict
 from tests.findings import test_devices, test_pools, test_trust
 from tests.findings.states import Moment, Rank, found, held_for, inspected, silent, unjudged, vllm
 
@@ -75,10 +76,21 @@ def test_a_faster_clock_shortens_all_times() -> None:
 
 def test_verdicts_of_others_become_findings() -> None:
     """What triage says of days is shown like what a rule says of a poll."""
-    verdict = Condition(server="chat", summary="half", detail="queues.", next_step="Look.")
-    findings = found(inspected(CALM, given=[(R.CAPACITY_HALVED, verdict)]), R.CAPACITY_HALVED)
+    half = CapacityChange(
+        server="chat",
+        baseline="1d",
+        at=0.0,
+        ratio=0.5,
+        cause="prompts_longer",
+        confidence="high",
+        headline="half",
+        deployed=False,
+    )
+    told = replace(CALM.snapshot(), capacity_changes=(half,))
+    findings = found(Inspection().advance(told), R.CAPACITY_HALVED)
     assert [(finding.server, finding.severity) for finding in findings] == [("chat", Severity.WARNING)]
-    doubt = inspected(CALM, given=[(R.CAPACITY_HALVED, Unknown(server="chat", why="too little traffic"))])
+    untold = replace(half, ratio=None, headline="too little traffic")
+    doubt = Inspection().advance(replace(told, capacity_changes=(untold,)))
     assert [subject.why for subject in unjudged(doubt, R.CAPACITY_HALVED)] == ["too little traffic"]
 
 
