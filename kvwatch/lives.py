@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kvwatch.memory_ring import RETENTION_SECONDS, MemoryRing
+from kvwatch.observation import is_same_start
 from kvwatch.readings import ProcessTable, Reason
 from kvwatch.shares import gave_memory_back
 from kvwatch.start_windows import cut_windows
@@ -21,7 +22,6 @@ WINDOWS = 8
 """The last starts and wakings that are kept of one server."""
 POOLS = 8
 """The last pools that are remembered of one server."""
-_SAME_START_SECONDS = 5.0
 _SAME_STATED_SECONDS = 0.5
 """A process states the same moment all its life."""
 _PLACING_SECONDS = 60.0
@@ -169,10 +169,7 @@ def _same(before: Life, now: Life) -> bool:
         return abs(before.stated_start - now.stated_start) <= _SAME_STATED_SECONDS
     if before.listeners and now.listeners:
         return bool(before.listeners & now.listeners)
-    if before.started_at is None or now.started_at is None:
-        return True
-    # Two sources of one start time differ by a second or so.
-    return abs(before.started_at - now.started_at) <= _SAME_START_SECONDS
+    return is_same_start(before.started_at, now.started_at)
 
 
 def _unanswered(before: Life | None, life: Life, reason: Reason | None) -> Life:

@@ -6,10 +6,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kvwatch.readings import SumCount
     from kvwatch.snapshot import KvGroup
+
+
+SAME_START_SECONDS = 5.0
+"""Two sources of one start time differ by a second or so, and /proc's moves by one when the clock is set."""
+
+
+def is_same_start(before: float | None, now: float | None) -> bool:
+    """Tell whether two start times (Unix seconds) are those of one life; an unknown one proves nothing."""
+    return before is None or now is None or abs(now - before) <= SAME_START_SECONDS
+
+
+def distinct_starts(starts: Iterable[float]) -> list[float]:
+    """Return the start times of different lives, oldest first; Unix seconds in any order."""
+    lives: list[float] = []
+    for start in sorted(starts):
+        if not lives or not is_same_start(lives[-1], start):
+            lives.append(start)
+    return lives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

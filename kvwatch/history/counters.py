@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 LONGEST_GAP_SECONDS = 300.0
 """What was gained over a longer gap between two looks belongs to no minute."""
-SAME_START_SECONDS = 5.0
-"""A start time read from /proc moves by a second when the clock is set; a new start is farther away."""
 
 QUEUE_SUM = "queue_sum"
 QUEUE_COUNT = "queue_count"
@@ -88,8 +86,3 @@ def totals_of(rank: RankReading, suspected: float | None) -> dict[str, float | N
         QUEUE_COUNT: None if queue is None else queue.count,
         SUSPECTED: suspected,
     }
-
-
-def is_same_start(before: float | None, now: float | None) -> bool:
-    """Tell whether two start times (Unix seconds) are those of one life; an unknown one proves nothing."""
-    return before is None or now is None or abs(now - before) <= SAME_START_SECONDS

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvwatch.history import columns
-from kvwatch.history.counters import QUEUE_COUNT, QUEUE_SUM, is_same_start
+from kvwatch.history.counters import QUEUE_COUNT, QUEUE_SUM
 from kvwatch.history.setups import says_no_more
-from kvwatch.observation import Observation, Setup
+from kvwatch.observation import Observation, Setup, is_same_start
 from kvwatch.readings import SumCount
 
 if TYPE_CHECKING:

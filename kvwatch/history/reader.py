@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kvwatch.history.codec import setup_from, window_from
-from kvwatch.history.counters import is_same_start
 from kvwatch.history.failures import UNREADABLE, SqliteError, failure_of
 from kvwatch.history.hours import HOUR_SECONDS, steps_query
 from kvwatch.history.rows import observation_of
 from kvwatch.history.schema import APPLICATION_ID, MINUTE_COLUMNS, VERSION
+from kvwatch.observation import distinct_starts
 from kvwatch.readings import Reason, SourceError
 
 if TYPE_CHECKING:
@@ -111,11 +111,8 @@ class HistoryReader:
             "SELECT DISTINCT started_at FROM minutes JOIN series ON series = id "
             "WHERE server = ? AND at >= ? AND at < ? AND started_at IS NOT NULL ORDER BY started_at"
         )
-        starts: list[float] = []
-        for (start,) in self._ask(query, server, _whole(since), _whole(until)):
-            if not starts or not is_same_start(starts[-1], start):
-                starts.append(start)
-        return tuple(starts)
+        rows = self._ask(query, server, _whole(since), _whole(until))
+        return tuple(distinct_starts(start for (start,) in rows))
 
     def start_windows(self, server: str, since: float, until: float) -> tuple[StartWindow, ...]:
         """Return the server's starts that were over in [since, until), oldest first."""

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvwatch.history.counters import LONGEST_GAP_SECONDS, RankCounters, is_same_start, totals_of
+from kvwatch.history.counters import LONGEST_GAP_SECONDS, RankCounters, totals_of
 from kvwatch.history.minute import Building
 from kvwatch.history.setups import setup_of
+from kvwatch.observation import is_same_start
 from kvwatch.snapshot import Snapshot
 
 if TYPE_CHECKING:

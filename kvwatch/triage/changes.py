@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvwatch.observation import is_same_start
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from kvwatch.triage.moment import Moment
     from kvwatch.triage.question import Record, Window
 
-_SAME_START_SECONDS = 5.0
 _LEAST_GAP_SECONDS = 900.0
 _APPEARED_BYTES = 256 << 20
 """Smaller processes come and go on every card."""
@@ -129,12 +130,12 @@ def _middle(window: StartWindow) -> float:
 def _restart(before: Moment, after: Moment) -> float | None:
     if before.started_at is None or after.started_at is None:
         return None
-    return after.started_at if after.started_at - before.started_at > _SAME_START_SECONDS else None
+    later = after.started_at > before.started_at
+    return after.started_at if later and not is_same_start(before.started_at, after.started_at) else None
 
 
 def _is_of(window: StartWindow, started_at: float | None) -> bool:
-    near = started_at is not None and abs(window.started_at - started_at) <= _SAME_START_SECONDS
-    return near and not window.woke
+    return started_at is not None and is_same_start(window.started_at, started_at) and not window.woke
 
 
 def _growths(window: StartWindow) -> Iterator[Growth]:

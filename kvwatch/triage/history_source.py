@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvwatch.observation import SAME_START_SECONDS, is_same_start
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from kvwatch.triage.source import Span
 
 _LONGEST_START_SECONDS = 86_400.0
-_SAME_START_SECONDS = 5.0
 _MEMORY_STEP_SECONDS = 300.0
 
 
@@ -62,13 +63,13 @@ class HistorySource:
         if not started_at:
             return []
         windows = self._reader.start_windows(
-            server, min(started_at) - _SAME_START_SECONDS, max(started_at) + _LONGEST_START_SECONDS
+            server, min(started_at) - SAME_START_SECONDS, max(started_at) + _LONGEST_START_SECONDS
         )
         return [
             window
             for window in windows
             if (not devices or window.device in devices)
-            and any(abs(window.started_at - start) <= _SAME_START_SECONDS for start in started_at)
+            and any(is_same_start(window.started_at, start) for start in started_at)
         ]
 
     def _observations(self, server: str, span: Span) -> Sequence[Observation]:

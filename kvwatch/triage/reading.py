@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvwatch.observation import distinct_starts
 from kvwatch.triage.coverage import is_watched, nearest_watched
 from kvwatch.triage.question import Record, Window
 from kvwatch.triage.source import Span
@@ -27,7 +28,6 @@ _FLEET_POINTS = 6000
 """Of all servers' timelines together."""
 _STEPS = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 _MOST_STARTS = 6
-_SAME_START_SECONDS = 5.0
 _UNIT_SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _SHIFT = re.compile(r"(\d{1,4})([hdw])", re.ASCII)
 START = "start"
@@ -194,10 +194,7 @@ def _record(
 
 def _starts(observations: Sequence[Observation]) -> list[float]:
     """Return the last few starts, oldest first, and the first of all: the baseline's."""
-    starts: list[float] = []
-    for start in sorted(one.started_at for one in observations if one.started_at is not None):
-        if not starts or start - starts[-1] > _SAME_START_SECONDS:
-            starts.append(start)
+    starts = distinct_starts(one.started_at for one in observations if one.started_at is not None)
     return starts if len(starts) <= _MOST_STARTS else [starts[0], *starts[1 - _MOST_STARTS :]]
 
 
