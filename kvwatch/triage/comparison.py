@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kvwatch.triage.costs import block_bytes
+from kvwatch.triage.costs import block_bytes, pinned_block_bytes
 from kvwatch.triage.decomposition import Factors, Side, decompose
 
 if TYPE_CHECKING:
@@ -166,8 +166,7 @@ def _unsure(noise: float | None, value: float | None, sure: float | None) -> flo
 
 
 def _measure(side: Side) -> Measure:
-    cost = side.cost(side.prompt_tokens + side.generation_tokens)
-    return Measure(pool=side.pool, cost=cost, capacity=side.capacity)
+    return Measure(pool=side.pool, cost=side.cost(_total(side)), capacity=side.capacity)
 
 
 def _sides(before: Moment, after: Moment) -> tuple[Unit, Side, Side, bool] | None:
@@ -228,12 +227,12 @@ def _unit(before: Moment, after: Moment) -> tuple[Unit, tuple[float, float]]:
 
 def _bytes_of_block(moment: Moment, other: Moment) -> float | None:
     """Return the bytes of a block; the same pin on both sides settles them, whatever a model says."""
-    pool = moment.pools[0]
-    pin, blocks = moment.setup.pin_bytes, pool.usable_blocks
-    overridden = dict(moment.setup.settings).get("num_gpu_blocks_override", "None") != "None"
-    if pin is not None and pin == other.setup.pin_bytes and blocks and not overridden:
-        return pin / (blocks + 1)
-    return block_bytes(moment.setup, blocks, pool.usable_bytes)
+    pool, pin = moment.pools[0], moment.setup.pin_bytes
+    if pin is not None and pin == other.setup.pin_bytes:
+        pinned = pinned_block_bytes(moment.setup, pool.usable_blocks)
+        if pinned is not None:
+            return pinned
+    return block_bytes(moment.setup, pool.usable_blocks, pool.usable_bytes)
 
 
 def _pool_alone(before: Moment, after: Moment) -> Factors:

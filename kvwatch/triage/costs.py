@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kvwatch.cost.spec import LayerKind
@@ -31,21 +32,10 @@ class TypicalCost:
     """The cost function of one moment; lengths are means, so they need not be whole."""
 
     request: RequestCost
-    bytes_per_block: float | None
-    """Of one rank on one device; None where bytes are not known."""
 
     def blocks(self, tokens: float) -> int:
         """Return R: the most blocks that a request of so many tokens holds."""
         return self.request.resident_blocks(_whole(tokens))
-
-    def amount(self, tokens: float, *, in_bytes: bool) -> float:
-        """Return b: R in bytes on each device of the rank, or in blocks where bytes are not known."""
-        if not in_bytes:
-            return float(self.blocks(tokens))
-        if self.bytes_per_block is None:
-            msg = "the bytes of a block are not known"
-            raise ValueError(msg)
-        return self.blocks(tokens) * self.bytes_per_block
 
     def fit_empty(self, usable_blocks: int, tokens: float, request_limit: int | None) -> int | None:
         """Return how many such requests an empty rank takes, at most its request limit.
@@ -64,28 +54,34 @@ class TypicalCost:
         ).empty
 
 
-def cost_of(setup: Setup, bytes_per_block: float | None) -> TypicalCost | None:
+@lru_cache(maxsize=64)  # a timeline has hundreds of steps of one setup
+def cost_of(setup: Setup) -> TypicalCost | None:
     """Return the cost function of a setup; None where what was kept does not settle it."""
     request = _of_groups(setup) if setup.groups else _uniform(setup)
-    return None if request is None else TypicalCost(request=request, bytes_per_block=bytes_per_block)
+    return None if request is None else TypicalCost(request=request)
 
 
 def block_bytes(setup: Setup, usable_blocks: int | None, usable_bytes: int | None) -> float | None:
-    """Return the bytes of one block on one device of a rank: as kept, by its groups, or by the pin.
-
-    A pin is taken verbatim for the pool, null block included (vLLM 0.10.2 and newer), unless the blocks are
-    overridden; the quotient is exact to one block in the pool's.
-    """
+    """Return the bytes of one block on one device of a rank: as kept, by its groups, or by the pin."""
     if setup.bytes_per_block is not None:
         return setup.bytes_per_block
     if usable_blocks and usable_bytes is not None:
         return usable_bytes / usable_blocks
     if setup.groups and setup.pipeline_parallel in (None, 1):
         return max(group.layers * group.page_bytes for group in setup.groups)
+    return pinned_block_bytes(setup, usable_blocks)
+
+
+def pinned_block_bytes(setup: Setup, usable_blocks: int | None) -> float | None:
+    """Return the bytes of one block by the pin; None where there is none, or the blocks are overridden.
+
+    A pin is taken verbatim for the pool, null block included (vLLM 0.10.2 and newer); the quotient is exact to
+    one block in the pool's.
+    """
     overridden = dict(setup.settings).get("num_gpu_blocks_override", "None") != "None"
-    if usable_blocks and setup.pin_bytes is not None and not overridden:
-        return setup.pin_bytes / (usable_blocks + 1)
-    return None
+    if not usable_blocks or setup.pin_bytes is None or overridden:
+        return None
+    return setup.pin_bytes / (usable_blocks + 1)
 
 
 def _uniform(setup: Setup) -> UniformCost | None:

@@ -114,7 +114,7 @@ def _fit_empty(one: Observation) -> float | None:
     tokens = _lengths(one)
     if tokens is None or one.usable_blocks is None or one.sleeping:
         return None
-    cost = cost_of(one.setup, None)
+    cost = cost_of(one.setup)
     if cost is None:
         return one.typical_capacity
     return cost.fit_empty(one.usable_blocks, tokens, one.setup.request_limit)

@@ -96,8 +96,8 @@ class Moment:
 
     @property
     def cost(self) -> TypicalCost | None:
-        """Return the cost function of the setup, bytes left out; None where it is not settled."""
-        return cost_of(self.setup, None)
+        """Return the cost function of the setup; None where it is not settled."""
+        return cost_of(self.setup)
 
     @property
     def typical_fit_empty(self) -> int | None:

@@ -42,7 +42,7 @@ def test_what_was_kept_gives_the_planners_blocks(model: str) -> None:
     rows = [row for row in load("oracle") if row["model"] == model]
     plans = [(plan, row["tp"]) for row in rows if (plan := plan_of(row)).groups and plan.full_length]
     for plan, tensor_parallel in plans:
-        cost = cost_of(kept(plan, tensor_parallel), None)
+        cost = cost_of(kept(plan, tensor_parallel))
         assert cost is not None
         for length in lengths(plan.full_length or 1):
             assert cost.blocks(length) == plan.resident_blocks(length)
@@ -55,7 +55,7 @@ def test_context_parallel_ranks_are_found_by_the_charge(ranks: int) -> None:
         tensor_parallel=8, decode_context_parallel=ranks, max_model_len=32_768, max_num_batched_tokens=8192
     )
     plan = plan_blocks(spec_of("llama-3.1-8b"), options)
-    cost = cost_of(kept(plan, 8), None)
+    cost = cost_of(kept(plan, 8))
     assert cost is not None
     assert [cost.blocks(length) for length in lengths(32_768)] == [
         plan.resident_blocks(length) for length in lengths(32_768)
@@ -91,20 +91,19 @@ UNIFORM = Setup(block_size=16, full_length_tokens=8192, resident_blocks=512)
 )
 def test_what_is_not_settled_is_unknown(setup: Setup) -> None:
     """No cost function rather than a likely one."""
-    assert cost_of(setup, None) is None
+    assert cost_of(setup) is None
 
 
 def test_one_group_needs_no_model_file() -> None:
     """R = ceil(full / block) proves full attention; a mean a hair above a whole number is that number."""
-    cost = cost_of(UNIFORM, 2.0)
+    cost = cost_of(UNIFORM)
     assert cost is not None
     assert [cost.blocks(tokens) for tokens in (1, 16, 16.000_000_01, 16.5, 32)] == [1, 1, 1, 2, 2]
-    assert cost.amount(32, in_bytes=True) == 4.0
 
 
 def test_a_pool_is_floored_by_rank_and_by_slots() -> None:
     """So many typical requests as an empty rank takes, at most its request limit."""
-    cost = cost_of(UNIFORM, None)
+    cost = cost_of(UNIFORM)
     assert cost is not None
     assert cost.fit_empty(999, 1600, None) == 9
     assert cost.fit_empty(999, 1600, 4) == 4
