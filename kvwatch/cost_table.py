@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvwatch.byte_sizes import size
 from kvwatch.table import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def render_cost(report: Mapping[str, Any], assumptions: list[str]) -> str:
@@ -110,11 +109,3 @@ def _llamacpp(report: Mapping[str, Any]) -> Iterator[str]:
     if report["fit_may_change"]:
         changes = " and ".join(report["fit_may_change"])
         yield f"--fit is on: with little free memory the start may lower {changes}."
-
-
-def size(count: int) -> str:
-    """Return bytes in a unit that a person reads."""
-    for factor, unit in _UNITS:
-        if count >= factor:
-            return f"{count / factor:,.2f} {unit}"
-    return f"{count:,} B"

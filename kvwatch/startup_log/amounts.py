@@ -1,4 +1,4 @@
-"""Printed amounts of memory as bytes, and bytes as text.
+"""Printed amounts of memory as bytes, and differences of bytes as text.
 
 vLLM prints GiB with two decimals, llama.cpp MiB with two: bytes are the printed value exactly, so they are
 within half of the last digit of what was measured, 0.005 GiB (5,368,709 bytes) or 0.005 MiB (5,243 bytes).
@@ -6,11 +6,12 @@ within half of the last digit of what was measured, 0.005 GiB (5,368,709 bytes) 
 
 from __future__ import annotations
 
+from kvwatch.byte_sizes import size
+
 NUMBER = r"-?\d{1,9}(?:\.\d{1,9})?"
 GIB, MIB = 1 << 30, 1 << 20
 
 _UNITS = {"B": 1, "bytes": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": GIB, "TiB": 1 << 40}
-_SHOWN = ((GIB, "GiB"), (MIB, "MiB"), (1 << 10, "KiB"))
 
 
 def gib(text: str) -> int:
@@ -31,14 +32,6 @@ def amount(text: str, unit: str) -> int:
 def count(text: str) -> int:
     """Return a printed count, with or without thousands separators."""
     return int(text.replace(",", ""))
-
-
-def size(number: int) -> str:
-    """Return bytes in the unit that a person reads."""
-    for factor, unit in _SHOWN:
-        if abs(number) >= factor:
-            return f"{number / factor:,.2f} {unit}"
-    return f"{number:,} B"
 
 
 def change(number: int) -> str:

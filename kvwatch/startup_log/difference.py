@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvwatch.byte_sizes import size
 from kvwatch.flags.secrets import without_secrets
-from kvwatch.startup_log.amounts import GIB, change, size
+from kvwatch.startup_log.amounts import GIB, change
 
 if TYPE_CHECKING:
     from kvwatch.startup_log.facts import Memory, Start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvwatch.startup_log.amounts import size
+from kvwatch.byte_sizes import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

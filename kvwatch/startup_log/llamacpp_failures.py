@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from kvwatch.startup_log.amounts import NUMBER, mib, size
+from kvwatch.byte_sizes import size
+from kvwatch.startup_log.amounts import NUMBER, mib
 from kvwatch.startup_log.facts import Failure
 
 _ALLOCATING = re.compile(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kvwatch.byte_sizes import size
 from kvwatch.cost.hf import read_hf_config
 from kvwatch.cost.llamacpp import LlamaModel, LlamaOptions, LlamaOptionsError, allocate
 from kvwatch.cost.spec import ModelSpecError
 from kvwatch.cost.vllm import OptionError, VllmOptions, plan_blocks
-from kvwatch.startup_log.amounts import GIB, MIB, size
+from kvwatch.startup_log.amounts import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvwatch.startup_log.amounts import GIB, size
+from kvwatch.byte_sizes import size
+from kvwatch.startup_log.amounts import GIB
 
 if TYPE_CHECKING:
     from kvwatch.startup_log.facts import Start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvwatch.startup_log.amounts import size
+from kvwatch.byte_sizes import size
 from kvwatch.startup_log.ledger import pool_bytes
 from kvwatch.startup_log.paragraphs import printable
 from kvwatch.startup_log.pins import request_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvwatch.startup_log.amounts import size
+from kvwatch.byte_sizes import size
 from kvwatch.startup_log.ledger import draw, ledgers, rows
 from kvwatch.startup_log.paragraphs import block, printable, wrapped
 from kvwatch.startup_log.pins import FREEZES, advise

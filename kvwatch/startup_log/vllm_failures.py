@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kvwatch.startup_log.amounts import NUMBER, amount, gib, size
+from kvwatch.byte_sizes import size
+from kvwatch.startup_log.amounts import NUMBER, amount, gib
 from kvwatch.startup_log.facts import Failure
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from kvwatch.startup_log.amounts import size
+from kvwatch.byte_sizes import size
 from kvwatch.startup_log.facts import Engine, Failure, Memory, Start
 from kvwatch.startup_log.settings import read_settings
 from kvwatch.startup_log.vllm_failures import read_failure

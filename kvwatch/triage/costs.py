@@ -75,8 +75,8 @@ def block_bytes(setup: Setup, usable_blocks: int | None, usable_bytes: int | Non
 def pinned_block_bytes(setup: Setup, usable_blocks: int | None) -> float | None:
     """Return the bytes of one block by the pin; None where there is none, or the blocks are overridden.
 
-    A pin is taken verbatim for the pool, null block included (vLLM 0.10.2 and newer); the quotient is exact to
-    one block in the pool's.
+    A pin is taken verbatim for the pool, null block included (vLLM 0.10.2 and newer); the quotient is exact
+    to one block in the pool's.
     """
     overridden = dict(setup.settings).get("num_gpu_blocks_override", "None") != "None"
     if not usable_blocks or setup.pin_bytes is None or overridden:
