@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
 from kvwatch import metrics
-from kvwatch.readings import Reason, SumCount
+from kvwatch.readings import Reason, SumCount, short_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from kvwatch.fit import Fit
     from kvwatch.metrics import Metric
     from kvwatch.snapshot import DeviceState, RankState, ServerState, Snapshot, SourceState
-
-_SHORT_ID = 12
 
 Family = GaugeMetricFamily | CounterMetricFamily | SummaryMetricFamily
 
@@ -94,12 +92,12 @@ def add_data(families: Families, snapshot: Snapshot) -> None:
         families.add(metrics.HISTORY_OLDEST, (), snapshot.history.oldest_at)
     for process in snapshot.processes:
         pid = str(process.pid)
-        place = (_short(process.container), process.unit)
+        place = (short_id(process.container or ""), process.unit)
         labels = (process.device, pid, process.name, process.server, *place, process.match)
         families.add(metrics.PROCESS_INFO, labels, 1)
         families.add(metrics.PROCESS_MEMORY, (process.device, pid), process.used_bytes)
     for pod in snapshot.pods:
-        families.add(metrics.POD_INFO, (_short(pod.container), pod.pod, pod.namespace, pod.name), 1)
+        families.add(metrics.POD_INFO, (short_id(pod.container), pod.pod, pod.namespace, pod.name), 1)
     for server in snapshot.servers:
         _add_server(families, server, snapshot)
     last = {(window.server, window.device): window for window in snapshot.start_windows}
@@ -231,11 +229,6 @@ def _add_fit(families: Families, labels: tuple[str, str], fit: Fit) -> None:
     families.add(metrics.FIT_HEADROOM, labels, fit.headroom)
     if fit.bound_by is not None:
         families.add(metrics.FIT_BOUND_BY, (*labels, fit.bound_by), 1)
-
-
-def _short(container: str | None) -> str | None:
-    """Return an ID as container runtimes print it."""
-    return None if container is None else container[:_SHORT_ID]
 
 
 def _sum(summary: SumCount | None) -> float | None:

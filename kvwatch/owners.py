@@ -16,7 +16,7 @@ from kvwatch.kinship import (
     speakers,
     was_left_behind,
 )
-from kvwatch.readings import ProcessRole, Reason
+from kvwatch.readings import ProcessRole, Reason, short_id
 from kvwatch.snapshot import Match
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class _Search:
 
     def _place(self, pid: int) -> str:
         process = self._table.processes[pid]
-        return process.unit or f"container {(process.container or '')[:12]}"
+        return process.unit or f"container {short_id(process.container or '')}"
 
     def _name(self, pid: int) -> str:
         process = self._table.processes.get(pid)

@@ -167,6 +167,11 @@ class ProcessIdentity:
         return self.pid, self.start_ticks
 
 
+def short_id(container: str) -> str:
+    """Return a container's ID as runtimes print it."""
+    return container[:12]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
     """Where a server's processes are, as configured: a container or a systemd service, one of the two."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvwatch.fit import Fit
-from kvwatch.readings import Reason
+from kvwatch.readings import Reason, short_id
 from kvwatch.sources.discovery.found import DISCOVERY
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ _HEADINGS = (
     "HEADROOM",
 )
 _PROCESS_HEADINGS = ("DEVICE", "PID", "NAME", "SERVER", "MATCH", "MEMORY", "CONTAINER", "UNIT")
-_SHORT_ID = 12
 
 
 def render_table(snapshot: Snapshot) -> str:
@@ -149,7 +148,7 @@ def _processes(snapshot: Snapshot) -> Iterator[str]:
             process.server or "",
             "orphan" if process.orphan else process.match,
             _mib(process.used_bytes),
-            _one_line(pods.get(process.container or "", (process.container or "")[:_SHORT_ID])),
+            _one_line(pods.get(process.container or "", short_id(process.container or ""))),
             _one_line(process.unit or ""),
         )
         for process in snapshot.processes

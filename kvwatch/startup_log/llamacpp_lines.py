@@ -34,7 +34,6 @@ TRIAL_BEGINS = re.compile(r"fitting params to device memory|params_fit\w*: getti
 TRIAL_ENDS = re.compile(r"fitting params to free memory took|successfully fit params|failed to fit params")
 DEFICIT = re.compile(r"need to (?:reduce device memory by|use) (\d{1,9}) MiB")
 REDUCED = re.compile(r"context size reduced from (\d{1,12}) to (\d{1,12})")
-PROJECTED_DEVICE = re.compile(r"params_fit\w*: +- (\S+) .*?: +(\d{1,9}) total,")
 CONTEXT = re.compile(
     r"constructing llama_context|llama_context: n_seq_max +=|new_context_with_model: n_(?:seq_max|ctx) +="
 )
