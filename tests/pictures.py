@@ -45,7 +45,7 @@ def end_of(name: str, folder: Path) -> Snapshot:
         last,
         taken_at=now,
         monotonic_at=time.monotonic(),
-        capacity_changes=changes_in(history),
+        capacity_changes=changes_in(history, now=last.taken_at),
         findings=tuple(replace(finding, since=finding.since + shift) for finding in last.findings),
     )
 

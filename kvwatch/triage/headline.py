@@ -124,8 +124,11 @@ def _mixed(_before: Moment, _after: Moment, comparison: Comparison) -> str:
 
 
 def _traffic(before: Moment, after: Moment, _comparison: Comparison) -> str:
-    rates = [60 * (one.finished_per_second or 0) for one in (before, after)]
-    return f"More came: {rates[1]:,.1f} requests finished a minute, {rates[0]:,.1f} then."
+    then, now = (
+        "unknown" if rate is None else f"{60 * rate:,.1f}"
+        for rate in (before.finished_per_second, after.finished_per_second)
+    )
+    return f"More came: {now} requests finished a minute, {then} then."
 
 
 def _unchanged(before: Moment, after: Moment, comparison: Comparison) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,15 +38,17 @@ _DEPLOYED = {"restart", "engine_version", "model", "cache_dtype", "tensor_parall
 }
 
 
-def changes_in(path: Path) -> tuple[CapacityChange, ...]:
-    """Return what changed by a history file, of the servers that were watched lately. Blocks.
+def changes_in(path: Path, *, now: float) -> tuple[CapacityChange, ...]:
+    """Return what changed by a history file, of the servers that were watched shortly before `now`. Blocks.
 
-    Raises SourceError.
+    `now` is in Unix seconds: a history that is no longer written says nothing of today. Raises SourceError.
     """
     with HistoryReader(path) as reader:
         source = HistorySource(reader)
-        end = source.latest(float("inf"))
-        return () if end is None else tuple(_changes(source, end))
+        end = source.latest(now)
+        if end is None or now - end > _OLD_SECONDS:
+            return ()
+        return tuple(_changes(source, end))
 
 
 def _changes(source: Source, end: float) -> Iterator[CapacityChange]:
@@ -98,7 +101,7 @@ def main() -> int:
     """Print the changes that a history file tells of; the status is 1 where it cannot be read."""
     os.nice(10)
     try:
-        changes = changes_in(Path(sys.argv[1]))
+        changes = changes_in(Path(sys.argv[1]), now=time.time())
     except SourceError as error:
         print(error, file=sys.stderr)
         return 1

@@ -151,8 +151,10 @@ class Moment:
 
     @property
     def demand(self) -> float | None:
-        """Return the mean of requests in the server, running and waiting."""
-        return None if self.running_mean is None else self.running_mean + (self.waiting or 0.0)
+        """Return the mean of requests in the server, running and waiting; None where either is not known."""
+        if self.running_mean is None or self.waiting is None:
+            return None
+        return self.running_mean + self.waiting
 
 
 def moment_of(observations: Sequence[Observation]) -> Moment | None:
@@ -226,7 +228,7 @@ def _queued(ranks: Iterable[Sequence[Observation]]) -> float | None:
         [
             one.running_mean + math.fsum(one.waiting_mean.values())
             for one in steps
-            if one.running_mean is not None
+            if one.running_mean is not None and one.waiting_mean
         ]
         for steps in ranks
     ]

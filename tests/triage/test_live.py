@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,27 +19,35 @@ from kvwatch.triage.live import changes_in
 from tests.scenarios.days import DAYS
 from tests.scenarios.history_path import write_history
 from tests.scenarios.rehearsal import rehearse
+from tests.scenarios.world import MINUTE, NOW
 from tests.snapshots import known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.scenarios.pipeline import Published
+
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the history of a day on which prompts doubled."""
+    """Return the history of a day on which prompts doubled, and which ends now."""
     path = tmp_path_factory.mktemp("history") / "history.db"
     (day,) = [day for day in DAYS if day.name == "prompts-double"]
-    write_history(path, rehearse(day, 0).published)
+    shift = (time.time() - NOW) // MINUTE * MINUTE
+    write_history(path, (_later(poll, shift) for poll in rehearse(day, 0).published))
     return path
+
+
+def _later(poll: Published, seconds: float) -> Published:
+    return replace(poll, snapshot=replace(poll.snapshot, taken_at=poll.snapshot.taken_at + seconds))
 
 
 def test_the_daemon_finds_what_the_command_finds(history: Path) -> None:
     """Against yesterday the prompts took half of the room; a week ago nothing was watched."""
-    changes = {change.baseline: change for change in changes_in(history)}
+    changes = {change.baseline: change for change in changes_in(history, now=time.time())}
     assert set(changes) == {"1d", "7d", "start"}
     yesterday = changes["1d"]
     assert yesterday.cause == "prompts_longer"
@@ -51,7 +60,13 @@ def test_the_daemon_finds_what_the_command_finds(history: Path) -> None:
 def test_no_file_is_said(tmp_path: Path) -> None:
     """What cannot be read raises, and gives no number."""
     with pytest.raises(SourceError):
-        changes_in(tmp_path / "none.db")
+        changes_in(tmp_path / "none.db", now=time.time())
+
+
+def test_a_history_that_ends_long_ago_says_nothing_of_today(history: Path) -> None:
+    """A disk that filled up an hour ago leaves no change standing."""
+    assert changes_in(history, now=time.time() + 600)
+    assert changes_in(history, now=time.time() + 3600) == ()
 
 
 async def test_a_look_that_fails_leaves_nothing_standing(history: Path, tmp_path: Path) -> None:
@@ -61,7 +76,7 @@ async def test_a_look_that_fails_leaves_nothing_standing(history: Path, tmp_path
     looking = asyncio.create_task(watch.run())
     try:
         await _until(lambda: bool(watch.changes))
-        assert watch.changes == changes_in(history)
+        assert watch.changes == changes_in(history, now=time.time())
         path.unlink()
         await _until(lambda: not watch.changes)
     finally:
