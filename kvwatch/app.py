@@ -288,14 +288,14 @@ def _home(server: Server) -> Home | None:
 
 def _pods(config: Config, pages: Scraper) -> PodNames | None:
     """Return what names pods; None where nothing is to."""
-    origin = config.pods
+    named = config.pods
+    origin: Kubelet | Path | None = named.file if named is not None else None
+    if named is not None and named.kubelet is not None:
+        origin = Kubelet(url=named.kubelet, bearer_token_file=named.bearer_token_file, ca_file=named.ca_file)
     if origin is None:
         return None
-    kubelet = origin.kubelet and Kubelet(
-        url=origin.kubelet, bearer_token_file=origin.bearer_token_file, ca_file=origin.ca_file
-    )
     return PodNames(
-        kubelet or origin.file or Path(),
+        origin,
         pages=pages,
         blocking=BlockingCalls("kvwatch-pods"),
         deadline_seconds=config.scrape.deadline_seconds,

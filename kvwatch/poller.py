@@ -176,7 +176,7 @@ class Poller:
         pods = self._sources.pods
         if pods is not None:
             pods.refresh()
-        outcomes += () if pods is None else pods.outcomes
+            outcomes += pods.outcomes
         self._sequence += 1
         self._progress = progress
         self._custody = joined.custody
