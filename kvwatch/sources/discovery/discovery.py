@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from kvwatch.readings import Outcome, Reason, Source
 from kvwatch.sources.discovery.candidates import CandidateScan
 from kvwatch.sources.discovery.claims import ClaimReader
+from kvwatch.sources.discovery.descent import Descent
 from kvwatch.sources.discovery.doors import Door, DoorFinder
 from kvwatch.sources.discovery.found import DISCOVERY, Found, Names
-from kvwatch.sources.discovery.kinship import Kinship
 from kvwatch.sources.discovery.networks import OWN, Networks
 from kvwatch.sources.discovery.services import services_of
 from kvwatch.sources.discovery.strangers import KnockBook, Strangers
@@ -56,12 +56,12 @@ class Discovery:
         self._root = root
         self._clock = clock
         self._networks = Networks(root, interfaces)
-        self._kinship = Kinship(root)
-        self._finder = DoorFinder(root, self._networks, self._kinship)
+        self._descent = Descent(root)
+        self._finder = DoorFinder(root, self._networks, self._descent)
         self._scan = CandidateScan(root, clock)
         self._claims = ClaimReader(root)
         self._book = KnockBook()
-        self._strangers = Strangers(root, self._networks, self._kinship, self._finder, self._book)
+        self._strangers = Strangers(root, self._networks, self._descent, self._finder, self._book)
         self._services: tuple[Service, ...] = ()
         self._doors: dict[Key, Door] = {}
         self._names = Names()
@@ -90,7 +90,7 @@ class Discovery:
         """
         started = self._clock()
         self._networks.forget()
-        self._kinship.forget()
+        self._descent.forget()
         try:
             changed, everything = self._scan.look(self._arrived(gpu_pids, table))
         except OSError as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from kvwatch.sources.discovery.kinship import Kinship
+    from kvwatch.sources.discovery.descent import Descent
     from kvwatch.sources.discovery.networks import Networks
     from kvwatch.sources.discovery.services import Service
     from kvwatch.sources.sockets import ListeningSocket, SocketHolder
@@ -76,10 +76,10 @@ class Door:
 class DoorFinder:
     """Finds doors in the socket tables and the descriptors of a service's own family."""
 
-    def __init__(self, root: Path, networks: Networks, kinship: Kinship) -> None:
+    def __init__(self, root: Path, networks: Networks, descent: Descent) -> None:
         self._root = root
         self._networks = networks
-        self._kinship = kinship
+        self._descent = descent
 
     def find(self, service: Service, others: Collection[int]) -> Door:
         """Look for a service's door; `others` are the processes of other services."""
@@ -102,7 +102,7 @@ class DoorFinder:
             return Door(namespace=namespace, host=expected, port=port, hindrance=hindrance, waits=True)
         family = service.members
         if port is not None and entries:
-            family = self._kinship.below(service.members, without=others)
+            family = self._descent.below(service.members, without=others)
         openings, unreadable = self.openings(namespace, entries, family)
         if not openings and unreadable and port is not None and entries:
             return self._unseen(service, namespace, entries)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvwatch.readings import ProcessTable
+    from kvwatch.sources.discovery.descent import Descent
     from kvwatch.sources.discovery.doors import DoorFinder, Knock
-    from kvwatch.sources.discovery.kinship import Kinship
     from kvwatch.sources.discovery.networks import Networks
 
 _AGAIN = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.LOADING, Reason.HTTP_ERROR})
@@ -68,12 +68,12 @@ class Strangers:
     """The ports of GPU processes' families, looked up when such a process comes and now and then after."""
 
     def __init__(
-        self, root: Path, networks: Networks, kinship: Kinship, doors: DoorFinder, book: KnockBook
+        self, root: Path, networks: Networks, descent: Descent, doors: DoorFinder, book: KnockBook
     ) -> None:
         self._root = root
         self._book = book
         self._networks = networks
-        self._kinship = kinship
+        self._descent = descent
         self._doors = doors
         self._families: frozenset[tuple[int, int]] = frozenset()
         self._knocks: tuple[Knock, ...] = ()
@@ -102,7 +102,7 @@ class Strangers:
 
     def _read(self, families: Collection[tuple[int, int]], explained: Collection[int]) -> None:
         self._networks.forget()
-        self._kinship.forget()
+        self._descent.forget()
         knocks = {knock.key: knock for knock in self._knocks if self._book.is_server(knock.key)}
         hindrances: list[Hindrance] = []
         for head, _ in sorted(families):
@@ -113,7 +113,7 @@ class Strangers:
                 hindrances.append(Hindrance(reason=error.reason, detail=error.detail))
                 continue
             fixed = tuple(entry for entry in entries if not self._networks.is_handed_out(entry.port))
-            family = self._kinship.below((head,), without=explained)
+            family = self._descent.below((head,), without=explained)
             openings, unreadable = self._doors.openings(namespace or "", fixed, family)
             if unreadable:
                 detail = f"ports of GPU process {head} may not be read: run as root or with CAP_SYS_PTRACE"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Kinship:
+class Descent:
     """The parents of all processes, read when first asked for and kept until `forget`."""
 
     def __init__(self, root: Path) -> None:
