@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -29,6 +28,7 @@ from kvwatch.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from pathlib import Path
 
     from kvwatch.capacity_watch import CapacityWatch
     from kvwatch.config import Config, Server
