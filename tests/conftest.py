@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.browser import chromium
 from tests.nvml_standin.machine import Machine
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ def _state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STATE_DIRECTORY", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run one browser for the whole module; yield its address."""
+    with chromium(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kvwatch.app import Devices, open_poller
 from kvwatch.config import default_config
-from kvwatch.server import build_app, serve
 from kvwatch.triage.live import changes_in
 from tests.browser import chromium, open_tab
+from tests.page import page_of
 from tests.scenarios.days import DAYS
 from tests.scenarios.history_path import write_history
 from tests.scenarios.rehearsal import rehearse
@@ -24,7 +24,6 @@ from tests.scenarios.rehearsal import rehearse
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from kvwatch.exposition import Exposition
     from kvwatch.snapshot import Snapshot
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -55,16 +54,8 @@ async def serving(snapshot: Snapshot) -> AsyncIterator[str]:
     """Serve the page of one snapshot."""
     async with open_poller(default_config(), Devices()) as poller:
         poller.snapshot = snapshot
-        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        app = build_app(poller, cast("Exposition", None), clock=time.monotonic)
-        http = asyncio.create_task(
-            serve(app, "127.0.0.1", 0, lambda host, port: listening.set_result(f"http://{host}:{port}"))
-        )
-        try:
-            yield await listening
-        finally:
-            http.cancel()
-            await asyncio.gather(http, return_exceptions=True)
+        async with page_of(poller) as url:
+            yield url
 
 
 async def draw(snapshot: Snapshot, browser: str) -> None:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kvwatch.app import Devices, open_poller
 from kvwatch.capacity_change import CapacityChange
 from kvwatch.finding import Finding, RuleId, Severity, Unjudged
-from kvwatch.server import build_app, serve
-from tests.browser import chromium, open_tab
+from tests.browser import open_tab
 from tests.daemon import config
+from tests.page import page_of
 from tests.replay import replaying, vllm_pages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from typing import Any
 
-    from kvwatch.exposition import Exposition
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
@@ -62,13 +60,6 @@ QUEUE = Finding(
 )
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run one browser for the whole module; yield its address."""
-    with chromium(tmp_path_factory.mktemp("chromium")) as address:
-        yield address
-
-
 @contextlib.asynccontextmanager
 async def page(**fields: Any) -> AsyncIterator[str]:
     """Serve the page on a snapshot of one full server with these fields."""
@@ -79,16 +70,8 @@ async def page(**fields: Any) -> AsyncIterator[str]:
         ) as poller,
     ):
         poller.snapshot = replace(await poller.poll(), **fields)
-        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        app = build_app(poller, cast("Exposition", None), clock=time.monotonic)
-        http = asyncio.create_task(
-            serve(app, "127.0.0.1", 0, lambda host, port: listening.set_result(f"http://{host}:{port}"))
-        )
-        try:
-            yield await listening
-        finally:
-            http.cancel()
-            await asyncio.gather(http, return_exceptions=True)
+        async with page_of(poller) as url:
+            yield url
 
 
 async def test_findings_stand_first_the_worst_on_top(browser: str) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kvwatch.app import Devices, open_poller
 from kvwatch.readings import DeviceReading, GpuProcess, Reason, Source
-from kvwatch.server import build_app, serve
 from kvwatch.snapshot import (
     Component,
     DeviceState,
@@ -23,27 +21,20 @@ from kvwatch.snapshot import (
     Snapshot,
     SourceState,
 )
-from tests.browser import chromium, open_tab
+from tests.browser import open_tab
 from tests.daemon import Running, config, running
+from tests.page import page_of
 from tests.replay import Answer, edited, llamacpp_pages, replaying, vllm_pages
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from kvwatch.exposition import Exposition
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 MIB = 1 << 20
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run one browser for the whole module; yield its address."""
-    with chromium(tmp_path_factory.mktemp("chromium")) as address:
-        yield address
 
 
 @contextlib.asynccontextmanager
@@ -271,16 +262,8 @@ async def cards_page(*, age_seconds: float = 0) -> AsyncIterator[str]:
             _with_cards(snapshot, taken_at=time.time() - age_seconds),
             monotonic_at=snapshot.monotonic_at - age_seconds,
         )
-        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        app = build_app(poller, cast("Exposition", None), clock=time.monotonic)
-        http = asyncio.create_task(
-            serve(app, "127.0.0.1", 0, lambda host, port: listening.set_result(f"http://{host}:{port}"))
-        )
-        try:
-            yield await listening
-        finally:
-            http.cancel()
-            await asyncio.gather(http, return_exceptions=True)
+        async with page_of(poller) as url:
+            yield url
 
 
 def _with_cards(snapshot: Snapshot, *, taken_at: float) -> Snapshot:

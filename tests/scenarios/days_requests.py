@@ -20,6 +20,7 @@ from tests.scenarios.world import (
 
 LONG_AGO = -60 * DAY
 STEADY = Life(start=LONG_AGO)
+PROMPTS_DOUBLE = steps((LONG_AGO, Traffic()), (-5 * HOUR, Traffic(prompt=3200)))
 
 
 def _drift(at: float) -> Traffic:
@@ -27,13 +28,27 @@ def _drift(at: float) -> Traffic:
     return Traffic(prompt=1600 * (1 + min(1.0, max(0.0, (at + 7 * DAY) / (7 * DAY)))))
 
 
+CANARY = (
+    ServerScript(
+        lives=(STEADY,),
+        traffic=steps((LONG_AGO, Traffic(rate=0.6)), (-3 * HOUR, Traffic(rate=0.3))),
+    ),
+    ServerScript(
+        name="canary",
+        device=1,
+        lives=(Life(start=-3 * HOUR, model=dense(num_key_value_heads=16), name="chat-9b"),),
+        traffic=lambda _: Traffic(rate=0.3),
+    ),
+)
+"""Half of the traffic goes to a server of another model."""
+
 REQUEST_DAYS = (
     Day(
         name="prompts-double",
         servers=(
             ServerScript(
                 lives=(STEADY,),
-                traffic=steps((LONG_AGO, Traffic()), (-5 * HOUR, Traffic(prompt=3200))),
+                traffic=PROMPTS_DOUBLE,
             ),
         ),
         cause="prompts_longer",
@@ -68,7 +83,7 @@ REQUEST_DAYS = (
         servers=(
             ServerScript(
                 lives=(replace(STEADY, model_known=False),),
-                traffic=steps((LONG_AGO, Traffic()), (-5 * HOUR, Traffic(prompt=3200))),
+                traffic=PROMPTS_DOUBLE,
             ),
         ),
         cause="prompts_longer",
@@ -86,7 +101,7 @@ REQUEST_DAYS = (
         servers=(
             ServerScript(
                 lives=(STEADY,),
-                traffic=steps((LONG_AGO, Traffic()), (-5 * HOUR, Traffic(prompt=3200))),
+                traffic=PROMPTS_DOUBLE,
             ),
         ),
         unwatched=tuple((-at * HOUR + 30 * MINUTE, -at * HOUR + 60 * MINUTE) for at in range(1, 28)),
@@ -98,7 +113,7 @@ REQUEST_DAYS = (
         servers=(
             ServerScript(
                 lives=(STEADY,),
-                traffic=steps((LONG_AGO, Traffic()), (-5 * HOUR, Traffic(prompt=3200))),
+                traffic=PROMPTS_DOUBLE,
             ),
         ),
         unwatched=((-27 * HOUR, -23.5 * HOUR),),
@@ -111,7 +126,7 @@ REQUEST_DAYS = (
         servers=(
             ServerScript(
                 lives=(replace(STEADY, ranks=2),),
-                traffic=steps((LONG_AGO, Traffic()), (-5 * HOUR, Traffic(prompt=3200))),
+                traffic=PROMPTS_DOUBLE,
             ),
         ),
         cause="prompts_longer",
@@ -238,36 +253,14 @@ REQUEST_DAYS = (
     ),
     Day(
         name="model-of-twice-the-heads-in-a-canary",
-        servers=(
-            ServerScript(
-                lives=(STEADY,),
-                traffic=steps((LONG_AGO, Traffic(rate=0.6)), (-3 * HOUR, Traffic(rate=0.3))),
-            ),
-            ServerScript(
-                name="canary",
-                device=1,
-                lives=(Life(start=-3 * HOUR, model=dense(num_key_value_heads=16), name="chat-9b"),),
-                traffic=lambda _: Traffic(rate=0.3),
-            ),
-        ),
+        servers=CANARY,
         cause="no_change",
         exit_code=0,
     ),
     Day(
         name="a-canary-has-no-yesterday",
         about="canary",
-        servers=(
-            ServerScript(
-                lives=(STEADY,),
-                traffic=steps((LONG_AGO, Traffic(rate=0.6)), (-3 * HOUR, Traffic(rate=0.3))),
-            ),
-            ServerScript(
-                name="canary",
-                device=1,
-                lives=(Life(start=-3 * HOUR, model=dense(num_key_value_heads=16), name="chat-9b"),),
-                traffic=lambda _: Traffic(rate=0.3),
-            ),
-        ),
+        servers=CANARY,
         cause="not_enough_data",
         exit_code=3,
     ),
