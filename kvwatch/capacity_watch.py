@@ -9,13 +9,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from kvwatch.capacity_change import CapacityChange
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +21,7 @@ _FIRST_SECONDS = 90.0
 """After the daemon's start: the first minute is written by then."""
 _INTERVAL_SECONDS = 300.0
 _DEADLINE_SECONDS = 60.0
+_PACKAGES = Path(__file__).parents[1]
 _LISTS = ("evidence", "levers")
 
 
@@ -43,15 +42,18 @@ class CapacityWatch:
                 self.changes = await self._look()
             except (TimeoutError, OSError, ValueError, TypeError) as error:
                 self.changes = ()
-                log.warning("capacity changes: %s", error or f"reading {self._path} takes too long")
+                log.warning("capacity changes: %s", str(error) or f"reading {self._path} takes too long")
             await asyncio.sleep(self._interval_seconds)
 
     async def _look(self) -> tuple[CapacityChange, ...]:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             "kvwatch.triage.live",
             self._path,
+            # This very package, wherever the daemon was started; -P keeps the working directory's out.
+            env={**os.environ, "PYTHONPATH": str(_PACKAGES)},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -69,9 +69,15 @@ def test_a_history_that_ends_long_ago_says_nothing_of_today(history: Path) -> No
     assert changes_in(history, now=time.time() + 3600) == ()
 
 
-async def test_a_look_that_fails_leaves_nothing_standing(history: Path, tmp_path: Path) -> None:
+async def test_a_look_that_fails_leaves_nothing_standing(
+    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Answers go when the file does."""
     path = shutil.copyfile(history, tmp_path / "history.db")
+    # A package of our name in the working directory is not run.
+    (tmp_path / "kvwatch").mkdir()
+    (tmp_path / "kvwatch" / "__init__.py").write_text("raise SystemExit('not mine')")
+    monkeypatch.chdir(tmp_path)
     watch = CapacityWatch(path, interval_seconds=0.05)
     looking = asyncio.create_task(watch.run())
     try:
