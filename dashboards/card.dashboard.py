@@ -10,6 +10,7 @@ from dashboards.findings import SERVER_LINKS, findings_table
 from dashboards.layout import Row, annotation, arrange
 from dashboards.layout import dashboard as house_dashboard
 from dashboards.panels import Column, bars, series, stat, table
+from dashboards.queries import LEDGER
 from dashboards.sources import card_sources
 from dashboards.variables import node_variables, one_device_variable
 
@@ -78,9 +79,9 @@ _SHARES = series(
         "server. Add the sleepers' claim before you wake one. A gap: the share of a server is unknown."
     ),
 )
-_LEDGER = series(
+_LEDGER_OVER_TIME = series(
     "Memory by owner over time",
-    {"{{component}} {{server}}": q.LEDGER, "total": q.TOTAL, "in use": q.USED},
+    {"{{component}} {{server}}": LEDGER, "total": q.TOTAL, "in use": q.USED},
     unit="bytes",
     stacked=True,
     lines=["/^(total|in use)$/"],
@@ -177,7 +178,7 @@ dashboard = house_dashboard(
         (6, [_LEDGER_NOW]),
         (8, [findings_table("Findings about this card", q.FINDINGS), _SHARES]),
         Row(title="Over time"),
-        (9, [_LEDGER, _NEIGHBOURS]),
+        (9, [_LEDGER_OVER_TIME, _NEIGHBOURS]),
         Row(title="Starts and processes"),
         (7, [_STARTS]),
         (8, [_PROCESSES]),

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kvwatch.metrics import Metric
 
 _NODE = {"job": "$job", "instance": "$instance"}
-_BY_SERVER = "job, instance, server"
-_BY_RANK = "job, instance, server, rank"
+BY_SERVER = "job, instance, server"
+BY_RANK = "job, instance, server, rank"
 _BY_SOURCE = "job, instance, source, target"
 
 
@@ -32,8 +32,8 @@ def select(metric: Metric, *, suffix: str = "", **labels: str) -> str:
 def whole(metric: Metric, **labels: str) -> str:
     """Add up a server's ranks; absent where one of them is unknown, since a sum would pass it over."""
     value = select(metric, **labels)
-    unknown = f"{select(m.REQUESTS_RUNNING, **labels)} unless on ({_BY_RANK}) {value}"
-    return f"sum by ({_BY_SERVER}) ({value}) unless on ({_BY_SERVER}) ({unknown})"
+    unknown = f"{select(m.REQUESTS_RUNNING, **labels)} unless on ({BY_RANK}) {value}"
+    return f"sum by ({BY_SERVER}) ({value}) unless on ({BY_SERVER}) ({unknown})"
 
 
 def count_or_zero(found: str, among: str) -> str:
@@ -43,7 +43,7 @@ def count_or_zero(found: str, among: str) -> str:
 
 def by_rank(metric: Metric, extra: str = "", **labels: str) -> str:
     """Return a family by rank; `extra` continues the list of labels that are kept."""
-    return f"max by ({_BY_RANK}{extra}) ({select(metric, **labels)})"
+    return f"max by ({BY_RANK}{extra}) ({select(metric, **labels)})"
 
 
 # Variables
@@ -58,20 +58,20 @@ _WATCHED = (
     f"label_replace(max by (job, instance, target) ({select(m.SOURCE_UP, source='engine')}), "
     '"server", "$1", "target", "(.+)")'
 )
-ANSWERS = f"max by ({_BY_SERVER}) ({_WATCHED})"
+ANSWERS = f"max by ({BY_SERVER}) ({_WATCHED})"
 ROOM = whole(m.FIT_GUARANTEED)
 FIT_NOW = whole(m.FIT_NOW)
 RESIDENT_LIMIT = whole(m.FIT_RESIDENT_LIMIT)
 HEADROOM = whole(m.FIT_HEADROOM)
-RUNNING = f"sum by ({_BY_SERVER}) ({select(m.REQUESTS_RUNNING)})"
-WAITING = f"sum by ({_BY_SERVER}) ({select(m.REQUESTS_WAITING)})"
-USAGE = f"max by ({_BY_SERVER}) ({select(m.KV_USAGE)})"
-ASLEEP = f"max by ({_BY_SERVER}) ({select(m.SERVER_SLEEPING)})"
-IDENTITY = f"max by ({_BY_SERVER}, model, engine) ({select(m.SERVER_INFO)})"
+RUNNING = f"sum by ({BY_SERVER}) ({select(m.REQUESTS_RUNNING)})"
+WAITING = f"sum by ({BY_SERVER}) ({select(m.REQUESTS_WAITING)})"
+USAGE = f"max by ({BY_SERVER}) ({select(m.KV_USAGE)})"
+ASLEEP = f"max by ({BY_SERVER}) ({select(m.SERVER_SLEEPING)})"
+IDENTITY = f"max by ({BY_SERVER}, model, engine) ({select(m.SERVER_INFO)})"
 
 SERVERS_WATCHED = f"count({ANSWERS})"
 SERVERS_WITHOUT_ROOM = count_or_zero(f"({ROOM}) == 0", ROOM)
-SERVERS_UNKNOWN = count_or_zero(f"{ANSWERS} unless on ({_BY_SERVER}) ({ROOM})", ANSWERS)
+SERVERS_UNKNOWN = count_or_zero(f"{ANSWERS} unless on ({BY_SERVER}) ({ROOM})", ANSWERS)
 _UP = select(m.SOURCE_UP)
 _NOT_WANTED = select(m.SOURCE_REASON, reason="not_enabled")
 SOURCES_DOWN = count_or_zero(f"{_UP} == 0 unless on ({_BY_SOURCE}) {_NOT_WANTED}", _UP)
@@ -86,60 +86,60 @@ LEDGER = f"sum by (device, server, component) ({select(m.DEVICE_LEDGER, device='
 DEVICE_TOTAL = f"max by (device) ({select(m.DEVICE_TOTAL, device='$device')})"
 
 # One server
-_ONE = {"server": "$server"}
-ONE_ROOM = whole(m.FIT_GUARANTEED, **_ONE)
-ONE_NOW = whole(m.FIT_NOW, **_ONE)
-ONE_EMPTY = whole(m.FIT_EMPTY, **_ONE)
-ONE_LIMIT = whole(m.FIT_RESIDENT_LIMIT, **_ONE)
-ONE_HEADROOM = whole(m.FIT_HEADROOM, **_ONE)
-ONE_FULL_LENGTH = f"max by ({_BY_SERVER}) ({select(m.FULL_LENGTH, **_ONE)})"
+ONE = {"server": "$server"}
+ONE_ROOM = whole(m.FIT_GUARANTEED, **ONE)
+ONE_NOW = whole(m.FIT_NOW, **ONE)
+ONE_EMPTY = whole(m.FIT_EMPTY, **ONE)
+ONE_LIMIT = whole(m.FIT_RESIDENT_LIMIT, **ONE)
+ONE_HEADROOM = whole(m.FIT_HEADROOM, **ONE)
+ONE_FULL_LENGTH = f"max by ({BY_SERVER}) ({select(m.FULL_LENGTH, **ONE)})"
 
-RANK_ROOM = by_rank(m.FIT_GUARANTEED, **_ONE)
-RANK_NOW = by_rank(m.FIT_NOW, **_ONE)
-RANK_EMPTY = by_rank(m.FIT_EMPTY, **_ONE)
-RANK_LIMIT = by_rank(m.FIT_RESIDENT_LIMIT, **_ONE)
-RANK_HEADROOM = by_rank(m.FIT_HEADROOM, **_ONE)
-RANK_CEILING = by_rank(m.FIT_CEILING, **_ONE)
-RANK_BOUND = by_rank(m.FIT_BOUND_BY, ", bound", **_ONE)
-RANK_RUNNING = by_rank(m.REQUESTS_RUNNING, **_ONE)
-RANK_WAITING = by_rank(m.REQUESTS_WAITING, ", reason", **_ONE)
-RANK_REQUEST_LIMIT = by_rank(m.REQUEST_LIMIT, **_ONE)
-RANK_USAGE = by_rank(m.KV_USAGE, **_ONE)
-RANK_FREE_TOKENS = by_rank(m.KV_FREE_TOKENS, **_ONE)
-RANK_CAPACITY_TOKENS = by_rank(m.KV_CAPACITY_TOKENS, **_ONE)
-RANK_WORST_CASE = by_rank(m.WORST_CASE_DEMAND, **_ONE)
-RANK_ENGINE_CONCURRENCY = by_rank(m.ENGINE_MAX_CONCURRENCY, **_ONE)
-RANK_ENGINE_TOKENS = by_rank(m.ENGINE_KV_TOKENS, **_ONE)
-RANK_TYPICAL_TOKENS = by_rank(m.TYPICAL_TOKENS, ", part", **_ONE)
-RANK_TYPICAL_NOW = by_rank(m.TYPICAL_FIT_NOW, **_ONE)
-RANK_TYPICAL_LIMIT = by_rank(m.TYPICAL_RESIDENT_LIMIT, **_ONE)
-RANK_TYPICAL_CAPACITY = by_rank(m.TYPICAL_CAPACITY, **_ONE)
+RANK_ROOM = by_rank(m.FIT_GUARANTEED, **ONE)
+RANK_NOW = by_rank(m.FIT_NOW, **ONE)
+RANK_EMPTY = by_rank(m.FIT_EMPTY, **ONE)
+RANK_LIMIT = by_rank(m.FIT_RESIDENT_LIMIT, **ONE)
+RANK_HEADROOM = by_rank(m.FIT_HEADROOM, **ONE)
+RANK_CEILING = by_rank(m.FIT_CEILING, **ONE)
+RANK_BOUND = by_rank(m.FIT_BOUND_BY, ", bound", **ONE)
+RANK_RUNNING = by_rank(m.REQUESTS_RUNNING, **ONE)
+RANK_WAITING = by_rank(m.REQUESTS_WAITING, ", reason", **ONE)
+RANK_REQUEST_LIMIT = by_rank(m.REQUEST_LIMIT, **ONE)
+RANK_USAGE = by_rank(m.KV_USAGE, **ONE)
+RANK_FREE_TOKENS = by_rank(m.KV_FREE_TOKENS, **ONE)
+RANK_CAPACITY_TOKENS = by_rank(m.KV_CAPACITY_TOKENS, **ONE)
+RANK_WORST_CASE = by_rank(m.WORST_CASE_DEMAND, **ONE)
+RANK_ENGINE_CONCURRENCY = by_rank(m.ENGINE_MAX_CONCURRENCY, **ONE)
+RANK_ENGINE_TOKENS = by_rank(m.ENGINE_KV_TOKENS, **ONE)
+RANK_TYPICAL_TOKENS = by_rank(m.TYPICAL_TOKENS, ", part", **ONE)
+RANK_TYPICAL_NOW = by_rank(m.TYPICAL_FIT_NOW, **ONE)
+RANK_TYPICAL_LIMIT = by_rank(m.TYPICAL_RESIDENT_LIMIT, **ONE)
+RANK_TYPICAL_CAPACITY = by_rank(m.TYPICAL_CAPACITY, **ONE)
 
 
 def rate_of(metric: Metric, labels: str, suffix: str = "") -> str:
     """Return the rate of one server's counter, added up by `labels`."""
-    return f"sum by ({labels}) (rate({select(metric, suffix=suffix, **_ONE)}[$__rate_interval]))"
+    return f"sum by ({labels}) (rate({select(metric, suffix=suffix, **ONE)}[$__rate_interval]))"
 
 
 def _mean(metric: Metric) -> str:
     """Return the mean of a summary; absent while nothing finished, which is not a mean of zero."""
-    return f"{rate_of(metric, _BY_RANK, '_sum')} / ({rate_of(metric, _BY_RANK, '_count')} > 0)"
+    return f"{rate_of(metric, BY_RANK, '_sum')} / ({rate_of(metric, BY_RANK, '_count')} > 0)"
 
 
-SUSPECTED_PER_MINUTE = f"60 * {rate_of(m.RECOMPUTE_SUSPECTED, _BY_RANK)}"
-PREEMPTIONS_PER_MINUTE = f"60 * {rate_of(m.PREEMPTIONS, _BY_RANK)}"
-FINISHED_PER_MINUTE = f"60 * {rate_of(m.FINISHED_REQUESTS, f'{_BY_RANK}, reason')}"
+SUSPECTED_PER_MINUTE = f"60 * {rate_of(m.RECOMPUTE_SUSPECTED, BY_RANK)}"
+PREEMPTIONS_PER_MINUTE = f"60 * {rate_of(m.PREEMPTIONS, BY_RANK)}"
+FINISHED_PER_MINUTE = f"60 * {rate_of(m.FINISHED_REQUESTS, f'{BY_RANK}, reason')}"
 MEAN_QUEUE_SECONDS = _mean(m.QUEUE_SECONDS)
 MEAN_FIRST_TOKEN_SECONDS = _mean(m.FIRST_TOKEN_SECONDS)
 
 LOWER_BOUNDS = (
-    f"count by ({_BY_SERVER}) ({select(m.FIT_BASIS, basis='admission', **_ONE)}) "
-    f"or 0 * count by ({_BY_SERVER}) ({select(m.FIT_BASIS, **_ONE)})"
+    f"count by ({BY_SERVER}) ({select(m.FIT_BASIS, basis='admission', **ONE)}) "
+    f"or 0 * count by ({BY_SERVER}) ({select(m.FIT_BASIS, **ONE)})"
 )
-MODEL_ERROR = f"max by ({_BY_SERVER}) ({select(m.KV_MODEL_ERROR, **_ONE)})"
-SERVER_MEMORY = f"max by (job, instance, server, device) ({select(m.SERVER_DEVICE_MEMORY, **_ONE)})"
-POOL_BYTES = by_rank(m.KV_CAPACITY_BYTES, **_ONE)
-MINIMUM_POOL_BYTES = f"max by ({_BY_SERVER}) ({select(m.MINIMUM_KV_BYTES, **_ONE)})"
+MODEL_ERROR = f"max by ({BY_SERVER}) ({select(m.KV_MODEL_ERROR, **ONE)})"
+SERVER_MEMORY = f"max by (job, instance, server, device) ({select(m.SERVER_DEVICE_MEMORY, **ONE)})"
+POOL_BYTES = by_rank(m.KV_CAPACITY_BYTES, **ONE)
+MINIMUM_POOL_BYTES = f"max by ({BY_SERVER}) ({select(m.MINIMUM_KV_BYTES, **ONE)})"
 
 ONE_SOURCE_UP = f"max by ({_BY_SOURCE}) ({select(m.SOURCE_UP, target='$server')})"
 ONE_SOURCE_REASON = f"max by ({_BY_SOURCE}, reason) ({select(m.SOURCE_REASON, target='$server')})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dashboards.queries import select
+from dashboards.queries import BY_SERVER, LEDGER, select
 from kvwatch import metrics as m
 
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 _CARD = {"device": "$device"}
 _BY_DEVICE = "job, instance, device"
-_BY_SERVER = "job, instance, server"
 _BY_PID = "job, instance, device, pid"
 
 
@@ -20,9 +19,7 @@ def _by_device(metric: Metric, extra: str = "", **labels: str) -> str:
     return f"max by ({_BY_DEVICE}{extra}) ({select(metric, **labels)})"
 
 
-_LEDGER = f"sum by (device, server, component) ({select(m.DEVICE_LEDGER, **_CARD)})"
-LEDGER_NOW = f'label_join({_LEDGER}, "part", " ", "component", "server")'
-LEDGER = _LEDGER
+LEDGER_NOW = f'label_join({LEDGER}, "part", " ", "component", "server")'
 TOTAL = _by_device(m.DEVICE_TOTAL, **_CARD)
 USED = _by_device(m.DEVICE_USED, **_CARD)
 FREE = _by_device(m.DEVICE_FREE, **_CARD)
@@ -37,29 +34,27 @@ SHARE_LIMIT = _by_device(m.DEVICE_SHARE_LIMIT, **_CARD)
 SHARE_OVER = f"{SHARE_SUM} - on ({_BY_DEVICE}) {SHARE_LIMIT}"
 
 _ABOUT = "name, server, container, unit, match"
-_INFO_OF_PID = f"max by ({_BY_PID}, {_ABOUT}) ({select(m.PROCESS_INFO, **_CARD)})"
-PROCESSES = _INFO_OF_PID
+PROCESSES = f"max by ({_BY_PID}, {_ABOUT}) ({select(m.PROCESS_INFO, **_CARD)})"
 PROCESS_MEMORY = (
     f"max by ({_BY_PID}) ({select(m.PROCESS_MEMORY, **_CARD)}) "
-    f"* on ({_BY_PID}) group_left ({_ABOUT}) {_INFO_OF_PID}"
+    f"* on ({_BY_PID}) group_left ({_ABOUT}) {PROCESSES}"
 )
 
-_ON_CARD = f"max by ({_BY_SERVER}, device) ({select(m.SERVER_DEVICE_MEMORY, **_CARD)})"
-SERVER_MEMORY = _ON_CARD
-START_GROWTH = f"max by ({_BY_SERVER}, device) ({select(m.SERVER_START_GROWTH, **_CARD)})"
-_STARTED = f"max by ({_BY_SERVER}) ({select(m.SERVER_START)})"
+SERVER_MEMORY = f"max by ({BY_SERVER}, device) ({select(m.SERVER_DEVICE_MEMORY, **_CARD)})"
+START_GROWTH = f"max by ({BY_SERVER}, device) ({select(m.SERVER_START_GROWTH, **_CARD)})"
+_STARTED = f"max by ({BY_SERVER}) ({select(m.SERVER_START)})"
 
 
 def _on_card(value: str) -> str:
     """Return a server's value once for each device of its own that is chosen."""
-    return f"{value} * on ({_BY_SERVER}) group_right () (0 * {_ON_CARD} + 1)"
+    return f"{value} * on ({BY_SERVER}) group_right () (0 * {SERVER_MEMORY} + 1)"
 
 
 START_AGE = f"time() - ({_on_card(_STARTED)})"
-SHARE_OF_SERVER = _on_card(f"max by ({_BY_SERVER}) ({select(m.SERVER_SHARE)})")
-PIN_OF_SERVER = _on_card(f"max by ({_BY_SERVER}) ({select(m.SERVER_PIN)})")
+SHARE_OF_SERVER = _on_card(f"max by ({BY_SERVER}) ({select(m.SERVER_SHARE)})")
+PIN_OF_SERVER = _on_card(f"max by ({BY_SERVER}) ({select(m.SERVER_PIN)})")
 # In milliseconds, as Grafana wants a value that is a time.
-STARTS_MS = f"1000 * ({_STARTED} and on ({_BY_SERVER}) {_ON_CARD})"
+STARTS_MS = f"1000 * ({_STARTED} and on ({BY_SERVER}) {SERVER_MEMORY})"
 
 ORPHANS = f"sum by (device, server) ({select(m.DEVICE_LEDGER, component='orphan', **_CARD)})"
 ORPHAN_SUM = f"sum({ORPHANS})"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dashboards.queries import by_rank, rate_of, select
+from dashboards.queries import BY_RANK, BY_SERVER, ONE, by_rank, rate_of, select
 from kvwatch import metrics as m
 
 if TYPE_CHECKING:
     from kvwatch.metrics import Metric
 
-_ONE = {"server": "$server"}
 _BASELINE = {"baseline": "$baseline", "server": "$server"}
-_BY_SERVER = "job, instance, server"
-_BY_RANK = "job, instance, server, rank"
 
 
 def _named(factor: str, value: str) -> str:
@@ -22,15 +19,15 @@ def _named(factor: str, value: str) -> str:
 
 def _of_server(metric: Metric, how: str) -> tuple[str, str]:
     """Return a family of the server now and at the other moment."""
-    value = select(metric, **_ONE)
-    return f"{how} by ({_BY_SERVER}) ({value})", f"{how} by ({_BY_SERVER}) ({value} offset $back)"
+    value = select(metric, **ONE)
+    return f"{how} by ({BY_SERVER}) ({value})", f"{how} by ({BY_SERVER}) ({value} offset $back)"
 
 
 def _gain(more: str, less: str) -> str:
     return f"max({more} / {less}) - 1"
 
 
-CHANGE = f"max by ({_BY_SERVER}) ({select(m.CAPACITY_CHANGE_RATIO, **_BASELINE)}) - 1"
+CHANGE = f"max by ({BY_SERVER}) ({select(m.CAPACITY_CHANGE_RATIO, **_BASELINE)}) - 1"
 _LOG = select(m.CAPACITY_CHANGE_LOG, **_BASELINE)
 FACTORS = (
     f"exp(max by (factor) ({_LOG})) - 1 "
@@ -41,9 +38,9 @@ FACTORS = (
 _POOL_NOW, _POOL_THEN = _of_server(m.KV_CAPACITY_BYTES, "sum")
 _COST_NOW, _COST_THEN = _of_server(m.KV_BYTES_PER_TOKEN, "max")
 _CAPACITY_NOW, _CAPACITY_THEN = _of_server(m.TYPICAL_CAPACITY, "sum")
-_PARTS = select(m.TYPICAL_TOKENS, **_ONE)
-_LENGTH = f"max by ({_BY_SERVER}) (sum by ({_BY_RANK}) ({_PARTS}))"
-_LENGTH_THEN = f"max by ({_BY_SERVER}) (sum by ({_BY_RANK}) ({_PARTS} offset $back))"
+_PARTS = select(m.TYPICAL_TOKENS, **ONE)
+_LENGTH = f"max by ({BY_SERVER}) (sum by ({BY_RANK}) ({_PARTS}))"
+_LENGTH_THEN = f"max by ({BY_SERVER}) (sum by ({BY_RANK}) ({_PARTS} offset $back))"
 TWO_MOMENTS = " or ".join(
     (
         _named("pool", _gain(_POOL_NOW, _POOL_THEN)),
@@ -53,34 +50,34 @@ TWO_MOMENTS = " or ".join(
     )
 )
 
-CAPACITY = by_rank(m.TYPICAL_CAPACITY, **_ONE)
-CAPACITY_THEN = f"max by ({_BY_RANK}) ({select(m.TYPICAL_CAPACITY, **_ONE)} offset $back)"
-POOL = by_rank(m.KV_CAPACITY_BYTES, **_ONE)
-COST = by_rank(m.KV_BYTES_PER_TOKEN, **_ONE)
-PARTS = by_rank(m.TYPICAL_TOKENS, ", part", **_ONE)
+CAPACITY = by_rank(m.TYPICAL_CAPACITY, **ONE)
+CAPACITY_THEN = f"max by ({BY_RANK}) ({select(m.TYPICAL_CAPACITY, **ONE)} offset $back)"
+POOL = by_rank(m.KV_CAPACITY_BYTES, **ONE)
+COST = by_rank(m.KV_BYTES_PER_TOKEN, **ONE)
+PARTS = by_rank(m.TYPICAL_TOKENS, ", part", **ONE)
 
-IDENTITY = f"max by ({_BY_SERVER}, engine, version, model, fingerprint) ({select(m.SERVER_INFO, **_ONE)})"
+IDENTITY = f"max by ({BY_SERVER}, engine, version, model, fingerprint) ({select(m.SERVER_INFO, **ONE)})"
 SETTINGS = (
-    f"max by ({_BY_SERVER}, cache_dtype, tensor_parallel, block_size, max_num_batched_tokens) "
-    f"({select(m.SERVER_CONFIG_INFO, **_ONE)})"
+    f"max by ({BY_SERVER}, cache_dtype, tensor_parallel, block_size, max_num_batched_tokens) "
+    f"({select(m.SERVER_CONFIG_INFO, **ONE)})"
 )
-_STARTED = f"max by ({_BY_SERVER}) ({select(m.SERVER_START, **_ONE)})"
-_CHANGED = f"max by ({_BY_SERVER}) ({select(m.SERVER_CONFIG_CHANGED, **_ONE)})"
+_STARTED = f"max by ({BY_SERVER}) ({select(m.SERVER_START, **ONE)})"
+_CHANGED = f"max by ({BY_SERVER}) ({select(m.SERVER_CONFIG_CHANGED, **ONE)})"
 SINCE_START = f"time() - {_STARTED}"
 SINCE_CHANGE = f"time() - {_CHANGED}"
-PIN = f"max by ({_BY_SERVER}) ({select(m.SERVER_PIN, **_ONE)})"
+PIN = f"max by ({BY_SERVER}) ({select(m.SERVER_PIN, **ONE)})"
 
 # Marks; times in milliseconds, as Grafana wants them.
 STARTS_MS = f"1000 * {_STARTED}"
 CHANGES_MS = f"1000 * {_CHANGED}"
 # A version that was not there 5 minutes before, of a server that was: a gap alone is no change.
-_VERSIONS = f"max by ({_BY_SERVER}, version, fingerprint) ({select(m.SERVER_INFO, **_ONE)}"
+_VERSIONS = f"max by ({BY_SERVER}, version, fingerprint) ({select(m.SERVER_INFO, **ONE)}"
 VERSION_CHANGES = (
-    f"({_VERSIONS}) unless on ({_BY_SERVER}, version, fingerprint) {_VERSIONS} offset 5m)) "
-    f"and on ({_BY_SERVER}) {_VERSIONS} offset 5m)"
+    f"({_VERSIONS}) unless on ({BY_SERVER}, version, fingerprint) {_VERSIONS} offset 5m)) "
+    f"and on ({BY_SERVER}) {_VERSIONS} offset 5m)"
 )
 
-_DEVICES = f"max by (job, instance, device) ({select(m.SERVER_DEVICE_MEMORY, **_ONE)})"
+_DEVICES = f"max by (job, instance, device) ({select(m.SERVER_DEVICE_MEMORY, **ONE)})"
 NEIGHBOURS = (
     f"max by (job, instance, server, device) ({select(m.SERVER_DEVICE_MEMORY)}) "
     f"and on (job, instance, device) {_DEVICES}"
@@ -89,12 +86,12 @@ STRANGERS = (
     f"sum by (job, instance, device, component) ({select(m.DEVICE_LEDGER, component='other|orphan|free')}) "
     f"and on (job, instance, device) {_DEVICES}"
 )
-GROWTH = f"max by (job, instance, server, device) ({select(m.SERVER_START_GROWTH, **_ONE)})"
+GROWTH = f"max by (job, instance, server, device) ({select(m.SERVER_START_GROWTH, **ONE)})"
 
-RUNNING = by_rank(m.REQUESTS_RUNNING, **_ONE)
-WAITING = by_rank(m.REQUESTS_WAITING, ", reason", **_ONE)
-LIMIT = by_rank(m.REQUEST_LIMIT, **_ONE)
-USAGE = by_rank(m.KV_USAGE, **_ONE)
-PREEMPTIONS = f"60 * {rate_of(m.PREEMPTIONS, _BY_RANK)}"
-SUSPECTED = f"60 * {rate_of(m.RECOMPUTE_SUSPECTED, _BY_RANK)}"
-PREFIX_HITS = f"{rate_of(m.PREFIX_HITS, _BY_RANK)} / ({rate_of(m.PREFIX_QUERIES, _BY_RANK)} > 0)"
+RUNNING = by_rank(m.REQUESTS_RUNNING, **ONE)
+WAITING = by_rank(m.REQUESTS_WAITING, ", reason", **ONE)
+LIMIT = by_rank(m.REQUEST_LIMIT, **ONE)
+USAGE = by_rank(m.KV_USAGE, **ONE)
+PREEMPTIONS = f"60 * {rate_of(m.PREEMPTIONS, BY_RANK)}"
+SUSPECTED = f"60 * {rate_of(m.RECOMPUTE_SUSPECTED, BY_RANK)}"
+PREFIX_HITS = f"{rate_of(m.PREFIX_HITS, BY_RANK)} / ({rate_of(m.PREFIX_QUERIES, BY_RANK)} > 0)"
