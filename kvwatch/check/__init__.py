@@ -1,0 +1,1 @@
+"""`kvwatch check`: whether the servers that files describe fit their cards, before they start."""
