@@ -146,7 +146,7 @@ def test_prometheus_configuration_as_mounted(profile: str, tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stdout + done.stderr
-    assert "1 rule files found" in done.stdout
+    assert "2 rule files found" in done.stdout
 
 
 @pytest.mark.prometheus
@@ -155,7 +155,7 @@ def test_alertmanager_configuration() -> None:
     file = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
     done = subprocess.run(["amtool", "check-config", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    for severity in ("critical", "warning"):
+    for severity in ("critical", "warning", "info"):
         arguments = ["config", "routes", "test", f"--config.file={file}", f"severity={severity}"]
         done = subprocess.run(["amtool", *arguments], capture_output=True, text=True, check=False)
         assert done.stdout.strip() == "nobody", done.stderr

@@ -17,6 +17,7 @@ from kvwatch.readings import Reason
 ROOT = Path(__file__).parents[1]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 RULES_FILE = PROMETHEUS / "kvwatch.rules.yml"
+RECORDING_FILE = PROMETHEUS / "kvwatch.recording.rules.yml"
 TEST_FILES = sorted(PROMETHEUS.glob("*.test.yml"))
 RUNBOOKS = ROOT / "docs" / "runbooks"
 RUNBOOK_URL = "https://example.com/kvwatch/docs/runbooks/{}.md"
@@ -24,6 +25,11 @@ HEADINGS = ["What it means", "What users feel", "Confirm", "Do", "Do not"]
 
 GROUPS = yaml.safe_load(RULES_FILE.read_text(encoding="utf-8"))["groups"]
 RULES = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
+RECORDED = {
+    rule["record"]: rule
+    for group in yaml.safe_load(RECORDING_FILE.read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+}
 CASES = [case for file in TEST_FILES for case in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]]
 
 each_alert = pytest.mark.parametrize("alert", RULES)
@@ -52,9 +58,10 @@ def test_alert_names_are_unique() -> None:
 @pytest.mark.prometheus
 def test_promtool_accepts_the_rules() -> None:
     """Promtool finds every rule, and no duplicate."""
-    done = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES_FILE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"SUCCESS: {len(RULES)} rules found" in done.stdout
+    for file, rules in ((RULES_FILE, RULES), (RECORDING_FILE, RECORDED)):
+        done = promtool("check", "rules", "--lint=all", "--lint-fatal", file)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"SUCCESS: {len(rules)} rules found" in done.stdout
 
 
 @pytest.mark.prometheus
@@ -237,6 +244,55 @@ def test_runbooks_are_complete(alert: str) -> None:
     for command in commands:
         for pattern in re.findall(r"9836/metrics \| grep -E '(.*?)'", command):
             assert any(re.match(pattern, name) for name in exported_names())
+
+
+def guards_of_sums() -> list[tuple[str, str, str]]:
+    """Return each recording rule with a part that keeps the unknown or another week out, and a wrong part."""
+    parts = {
+        "unless on (job, instance, server)": "or on (job, instance, server)",
+        " * on (": " + on (",
+        " * 0": "",
+        " offset 1w": "",
+    }
+    return [
+        (name, part, instead)
+        for name, rule in RECORDED.items()
+        for part, instead in parts.items()
+        if part in " ".join(rule["expr"].split())
+    ]
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("name, part, instead", guards_of_sums())
+def test_the_unit_tests_miss_a_guard_of_a_recording_rule(
+    tmp_path: Path, name: str, part: str, instead: str
+) -> None:
+    """A recording rule without one of its guards is still valid, and fails its own tests."""
+    changed = yaml.safe_load(RECORDING_FILE.read_text(encoding="utf-8"))
+    for group in changed["groups"]:
+        for rule in group["rules"]:
+            if rule["record"] == name:
+                rule["expr"] = " ".join(rule["expr"].split()).replace(part, instead)
+    rules_file = tmp_path / RECORDING_FILE.name
+    rules_file.write_text(yaml.safe_dump(changed, sort_keys=False), encoding="utf-8")
+    assert promtool("check", "rules", rules_file).returncode == 0
+    # Weeks are evaluated only for the rule that looks back.
+    test_file = f"kvwatch.recording{'.week' if name.endswith('ratio_1w') else ''}.test.yml"
+    (tmp_path / test_file).write_bytes((PROMETHEUS / test_file).read_bytes())
+    done = promtool("test", "rules", tmp_path / test_file)
+    assert done.returncode == 1
+    assert "FAILED" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recording_rules_are_named_by_level_and_tested(name: str) -> None:
+    """A recording rule sums to the level of its name, of catalogue series, and the unit tests ask for it."""
+    level, series, _ = name.split(":")
+    expression = RECORDED[name]["expr"]
+    assert names_in(expression.replace(name, "")) <= exported_names()
+    assert {"server": "(job, instance, server)", "model": "(job, model)", "job": "(job)"}[level] in expression
+    assert series in exported_names() or series.startswith("kvwatch_servers_")
+    assert any(check["expr"] == name for case in CASES for check in case.get("promql_expr_test", ()))
 
 
 def test_every_runbook_belongs_to_an_alert() -> None:
