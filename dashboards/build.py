@@ -1,4 +1,7 @@
-"""Write `json/*.json` from `*.dashboard.py`; with --check say which files differ, and change nothing."""
+"""Write `json/*.json` from `*.dashboard.py`, and Grafana's alerts from Prometheus' rules.
+
+With --check it says which files differ, and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ from pathlib import Path
 
 from grafanalib._gen import write_dashboard
 
+from dashboards import alerts
+
 _FOLDER = Path(__file__).parent
+_DEPLOY = _FOLDER.parent / "deploy"
+RULES = _DEPLOY / "prometheus" / "kvwatch.rules.yml"
+GRAFANA_ALERTS = _DEPLOY / "grafana" / "alerting" / "kvwatch-rules.yml"
 _SUFFIX = ".dashboard.py"
 
 
@@ -30,6 +38,13 @@ def render(definition: Path) -> str:
     return stream.getvalue()
 
 
+def outputs() -> dict[Path, tuple[Path, str]]:
+    """Return every generated file: what it is made from, and its text."""
+    made = {target_of(definition): (definition, render(definition)) for definition in definitions()}
+    made[GRAFANA_ALERTS] = (RULES, alerts.render(RULES))
+    return made
+
+
 def main(arguments: list[str]) -> int:
     """Write or check every file; return 1 when a check finds a difference."""
     check = arguments == ["--check"]
@@ -37,15 +52,14 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m dashboards.build [--check]", file=sys.stderr)
         return 2
     differing = 0
-    for definition in definitions():
-        text, target = render(definition), target_of(definition)
+    for target, (source, text) in outputs().items():
         if target.exists() and target.read_text(encoding="utf-8") == text:
             continue
         differing += 1
         if check:
-            print(f"{target.name} differs from what {definition.name} makes of it", file=sys.stderr)
+            print(f"{target.name} differs from what {source.name} makes of it", file=sys.stderr)
         else:
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
             print(f"wrote {target}")
     return 1 if check and differing else 0
