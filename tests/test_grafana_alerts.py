@@ -20,7 +20,10 @@ SOURCE = {
 }
 PROVISIONED = yaml.safe_load(build.GRAFANA_ALERTS.read_text(encoding="utf-8"))
 RULES = {rule["title"]: rule for group in PROVISIONED["groups"] for rule in group["rules"]}
-KEYS = set("uid title condition data noDataState execErrState for annotations labels isPaused".split())
+KEYS = {
+    *("uid", "title", "condition", "data", "for", "labels", "annotations"),
+    *("noDataState", "execErrState", "isPaused"),
+}
 """Of AlertRuleV1 in Grafana's provisioning; a key that it does not know is dropped in silence."""
 DURATION = re.compile(r"[1-9][0-9]*[smhdw]")
 FUNCTIONS = {"humanize", "humanize1024", "humanizePercentage", "humanizeDuration", "printf", "with", "end"}
