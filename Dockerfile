@@ -9,6 +9,9 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY kvwatch kvwatch
+# What `kvwatch dashboards` writes.
+COPY dashboards/json dashboards/json
+COPY deploy deploy
 RUN python -m venv /opt/kvwatch && /opt/kvwatch/bin/pip install --no-cache-dir --disable-pip-version-check .
 
 FROM python:3.11-slim-bookworm

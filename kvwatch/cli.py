@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import argparse
 import errno
-import math
 import os
 import re
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from kvwatch import __version__
+from kvwatch.options import add_config_options, add_listen_option, duration, history, size, span, speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvwatch.app import Devices
-    from kvwatch.config import Config, History
+    from kvwatch.config import Config
 
-T = TypeVar("T")
-
-_SLOWEST, _FASTEST = 1.0, 36_000.0
 FINE, PROBLEMS, USAGE = 0, 1, 2
 
 _AGE = re.compile(r"-\d[\d.]*\s*(?:s|m|min|h|d|w)(?:\s+ago)?", re.ASCII)
@@ -126,6 +122,13 @@ def log(options: argparse.Namespace) -> int:
     return run_log(options)
 
 
+def dashboards(options: argparse.Namespace) -> int:
+    """Write the dashboards and rules."""
+    from kvwatch.dashboards_command import run_dashboards  # noqa: PLC0415
+
+    return run_dashboards(options)
+
+
 def _serve(config: Config, *, load: Callable[[], Config] | None, devices: Devices | None) -> int:
     import asyncio  # noqa: PLC0415
 
@@ -188,6 +191,7 @@ def _load_or_complain(load: Callable[[], Config]) -> Config | None:
 
 def _parser() -> argparse.ArgumentParser:
     from kvwatch.cost_command import add_arguments  # noqa: PLC0415
+    from kvwatch.dashboards_command import add_arguments as add_dashboards_arguments  # noqa: PLC0415
     from kvwatch.log_command import add_arguments as add_log_arguments  # noqa: PLC0415
     from kvwatch.triage.options import add_arguments as add_triage_arguments  # noqa: PLC0415
 
@@ -201,15 +205,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     command = _add_command(commands, "run", run, "run the daemon")
-    _add_config_options(command)
-    _add_listen_option(command)
+    add_config_options(command)
+    add_listen_option(command)
     command.add_argument(
         "--history",
-        type=_history,
+        type=history,
         metavar="FILE",
         help="keep the history there; off: keep none (default: the usual place, 30 days)",
     )
-    command.add_argument("--interval", type=_duration, metavar="TIME", help="time between polls (default 5s)")
+    command.add_argument("--interval", type=duration, metavar="TIME", help="time between polls (default 5s)")
     command.add_argument(
         "--log.format",
         dest="log_format",
@@ -218,13 +222,13 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     command = _add_command(commands, "once", once, "poll once and print what is known")
-    _add_config_options(command)
+    add_config_options(command)
     command.add_argument("--json", action="store_true", help="print everything as JSON; null is unknown")
 
     command = _add_command(
         commands, "cost", cost, "say what a model costs: bytes per token, requests per pool"
     )
-    add_arguments(command, _size)
+    add_arguments(command, size)
 
     command = _add_command(
         commands, "log", log, "explain a start-up log: where the memory went, the pin to set, why it failed"
@@ -234,15 +238,23 @@ def _parser() -> argparse.ArgumentParser:
     command = _add_command(
         commands, "triage", triage, "say why capacity changed: which factor moved, and the likely cause"
     )
-    add_triage_arguments(command, _span)
+    add_triage_arguments(command, span)
+
+    command = _add_command(
+        commands,
+        "dashboards",
+        dashboards,
+        "write Grafana dashboards, Prometheus rules and alerts into a folder",
+    )
+    add_dashboards_arguments(command)
 
     command = _add_command(
         commands, "demo", demo, "run the daemon on a built-in fleet: no GPU, no engine needed"
     )
-    _add_listen_option(command)
+    add_listen_option(command)
     command.add_argument(
         "--speed",
-        type=_speed,
+        type=speed,
         default=360.0,
         metavar="N",
         help="simulated seconds in one real second (default 360)",
@@ -273,88 +285,7 @@ _COMMAND_NOTES = {
     "once": "With no arguments it looks for every vLLM and llama-server of this machine. Exit status: 0 all "
     "was readable, 1 something was not, 2 configuration error, 3 nothing was.",
     "cost": "Exit status: 0, or 1 where the model or an option is not known: then there is no number at all.",
+    "dashboards": "They belong to this version. Files that you changed are left and named. Exit status: 0, or "
+    "1 where a file was left or could not be written.",
     "demo": "A scripted day in fast motion: load, preemption, longer prompts, a start-up race.",
 }
-
-
-def _add_config_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", type=Path, metavar="FILE", help="configuration file (YAML)")
-    command.add_argument(
-        "--server",
-        type=_url,
-        action="append",
-        metavar="URL",
-        help="an inference server to watch, beside those of the file and those found; may be repeated",
-    )
-    command.add_argument(
-        "--no-discovery",
-        dest="discovery",
-        action="store_false",
-        help="watch only the servers that are named; do not look for others on this machine",
-    )
-
-
-def _add_listen_option(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--listen",
-        type=_listen,
-        metavar="ADDRESS",
-        help="where to serve (default 127.0.0.1:9836; port 0: any)",
-    )
-
-
-def _url(text: str) -> str:
-    from kvwatch.config_values import parse_url  # noqa: PLC0415
-
-    return _parsed(parse_url, text)
-
-
-def _listen(text: str) -> object:
-    from kvwatch.config_values import parse_listen  # noqa: PLC0415
-
-    return _parsed(parse_listen, text)
-
-
-def _duration(text: str) -> float:
-    from kvwatch.config_values import duration_between  # noqa: PLC0415
-
-    return _parsed(duration_between("200ms", "1h"), text)
-
-
-def _history(text: str) -> Callable[[History | None], History | None]:
-    """Return what makes the configuration's history the one that is asked for."""
-    from kvwatch.config import History  # noqa: PLC0415
-
-    if text == "off":
-        return lambda _: None
-    path = Path(text).absolute()
-    return lambda history: (history or History()).model_copy(update={"path": path})
-
-
-def _span(text: str) -> float:
-    from kvwatch.config_values import duration_between  # noqa: PLC0415
-
-    return _parsed(duration_between("1s", "31d"), text)
-
-
-def _size(text: str) -> int:
-    from kvwatch.config_values import parse_size  # noqa: PLC0415
-
-    return _parsed(parse_size, int(text) if text.isdecimal() else text)
-
-
-def _speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = math.nan
-    if not _SLOWEST <= speed <= _FASTEST:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number from {_SLOWEST:g} to {_FASTEST:g}")
-    return speed
-
-
-def _parsed(parse: Callable[[object], T], value: object) -> T:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
