@@ -38,6 +38,7 @@ examples:
   kvwatch triage --server chat                    capacity fell: which factor moved, and what to do
   kvwatch cost MODEL --pool 12GiB                 what a token, a block, a request of a model takes
   kvwatch log vllm.log                            where a start's memory went, and the pin to set
+  kvwatch plan --help                             will it fit: card, model, length, requests
   kvwatch run                                     the daemon; metrics on http://127.0.0.1:9836/metrics
 
 exit status: 0 fine, 1 problems found, 2 usage or configuration error, 3 cannot tell
@@ -113,6 +114,13 @@ def cost(options: argparse.Namespace) -> int:
     from kvwatch.cost_command import run_cost  # noqa: PLC0415
 
     return run_cost(options)
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Say whether servers will fit their cards."""
+    from kvwatch.plan_command import run_plan  # noqa: PLC0415
+
+    return run_plan(options)
 
 
 def log(options: argparse.Namespace) -> int:
@@ -193,6 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     from kvwatch.cost_command import add_arguments  # noqa: PLC0415
     from kvwatch.dashboards_command import add_arguments as add_dashboards_arguments  # noqa: PLC0415
     from kvwatch.log_command import add_arguments as add_log_arguments  # noqa: PLC0415
+    from kvwatch.plan_command import add_arguments as add_plan_arguments  # noqa: PLC0415
     from kvwatch.triage.options import add_arguments as add_triage_arguments  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(
@@ -234,6 +243,14 @@ def _parser() -> argparse.ArgumentParser:
         commands, "log", log, "explain a start-up log: where the memory went, the pin to set, why it failed"
     )
     add_log_arguments(command)
+
+    command = _add_command(
+        commands,
+        "plan",
+        plan,
+        "say whether servers will fit their cards, with which pin, and what each lever buys",
+    )
+    add_plan_arguments(command)
 
     command = _add_command(
         commands, "triage", triage, "say why capacity changed: which factor moved, and the likely cause"
@@ -285,7 +302,7 @@ _COMMAND_NOTES = {
     "once": "With no arguments it looks for every vLLM and llama-server of this machine. Exit status: 0 all "
     "was readable, 1 something was not, 2 configuration error, 3 nothing was.",
     "cost": "Exit status: 0, or 1 where the model or an option is not known: then there is no number at all.",
-    "dashboards": "They belong to this version. Files that you changed are left and named. Exit status: 0, or "
-    "1 where a file was left or could not be written.",
+    "dashboards": "They belong to this version. Files that you changed are left and named. Exit status: 0, "
+    "or 1 where a file was left or could not be written.",
     "demo": "A scripted day in fast motion: load, preemption, longer prompts, a start-up race.",
 }
