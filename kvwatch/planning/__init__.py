@@ -1,0 +1,1 @@
+"""`kvwatch plan`: whether servers will fit their cards, before they start; pure."""
