@@ -1,5 +1,5 @@
 # Aliases; the scripts need no make.
-.PHONY: demo test test-engines test-gpu test-scenarios test-peers test-scenarios pictures lint type golden bench
+.PHONY: demo test test-engines test-gpu test-scenarios test-peers pictures soak fuzz lint type golden bench
 
 demo:
 	scripts/demo
@@ -14,11 +14,6 @@ test-engines:
 test-gpu:
 	scripts/test-gpu
 
-# Every scripted day with ten seeds in place of three; SEEDS=30 for more.
-SEEDS ?= 10
-test-scenarios: .venv
-	KVWATCH_SCENARIO_SEEDS=$(SEEDS) .venv/bin/python -m pytest tests/test_triage_scenarios.py -q
-
 lint: .venv
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -27,20 +22,34 @@ lint: .venv
 type: .venv
 	.venv/bin/mypy
 
-# Rewrites the golden expositions; read the diff before you commit it.
+# Rewrites the golden expositions and Kubernetes' copy of the rules; read the diff before you commit it.
 golden: .venv
 	.venv/bin/python -m pytest tests/test_golden.py tests/test_docs.py --update-golden
+	.venv/bin/python deploy/kubernetes/rules.py
 
-# Ten seeds of every scripted day of triage, where make test tries two.
+# Ten seeds of every scripted day of triage, where make test tries two; SEEDS=30 for more.
+SEEDS ?= 10
 test-scenarios: .venv
-	KVWATCH_SCENARIO_SEEDS=10 .venv/bin/python -m pytest tests/test_triage_scenarios.py
+	KVWATCH_SCENARIO_SEEDS=$(SEEDS) .venv/bin/python -m pytest tests/test_triage_scenarios.py
 
-# The README's pictures of the page.
+# The pictures in README and docs: of the page, and of the dashboards by answers of a real Prometheus.
 pictures: .venv
 	.venv/bin/python -m tests.pictures
+	.venv/bin/python -m tests.previews
 
 bench: .venv
 	.venv/bin/python bench/daemon.py
+
+# Faults by chance against the real daemon: MINUTES=120 for two hours. make test tries a few for half a minute.
+MINUTES ?= 10
+soak: .venv
+	.venv/bin/python -m tests.soak --minutes $(MINUTES)
+
+# Every reader of foreign bytes, SECONDS each, guided by coverage; inputs worth keeping stay in .fuzz.
+SECONDS ?= 60
+fuzz:
+	scripts/environment fuzz
+	.venv/bin/python -m tests.fuzz --seconds $(SECONDS)
 
 # kvwatch beside nvitop, gpustat and nvitop-exporter on the same driver: docs/peers.md.
 test-peers: .venv

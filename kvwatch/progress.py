@@ -24,6 +24,8 @@ class Progress:
     """Rank -> the finished requests of the last window."""
     suspected: Mapping[str, int] = field(default_factory=dict)
     """Rank -> requests that seem to have been preempted since kvwatch started; absent where no page tells."""
+    engine: str | None = None
+    """Whose settings these are."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """As last stated: a page that is missing for a while changes no setting."""
     config_changed_at: float | None = None
@@ -50,8 +52,10 @@ class Progress:
             # Over a gap nothing can be said about what happened from poll to poll.
             return replace(self, reading=None)
         suspected = suspected_recomputes(self.reading, reading)
-        settings = dict(reading.settings)
-        changed = any(self.settings.get(key, value) != value for key, value in settings.items())
+        # What another engine stated at this address are settings that this one does not have.
+        replaced = self.engine not in (None, reading.engine)
+        settings = {**({} if replaced else self.settings), **dict(reading.settings)}
+        changed = replaced or any(self.settings.get(key, value) != value for key, value in settings.items())
         return Progress(
             reading=reading,
             windows={
@@ -59,7 +63,8 @@ class Progress:
                 for rank in reading.ranks
             },
             suspected={rank: self.suspected.get(rank, 0) + count for rank, count in suspected.items()},
-            settings={**self.settings, **settings},
+            engine=reading.engine,
+            settings=settings,
             config_changed_at=now if changed else self.config_changed_at,
         )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvwatch.capacity_change import CapacityChange
+from kvwatch.exposition import Exposition, ReloadState, SnapshotCollector
 from kvwatch.finding import Finding, RuleId, Severity, Unjudged
 from kvwatch.fit import Bound, Fit, Load
+from kvwatch.join import Inputs, join
 from kvwatch.observation import Neighbour, StartWindow
 from kvwatch.readings import (
     DeviceReading,
@@ -332,3 +336,18 @@ def unknown() -> Snapshot:
         ),
         recompute_suspected={},
     )  # fmt: skip
+
+
+def exported(reading: EngineReading) -> str:
+    """Return the exposition of a server that was read so: one odd server must not cost the others theirs."""
+    target = Target(
+        name="s", url="http://h:1", host="h", port=1, request_limit=16, pool_tokens=8192, tensor_parallel=1
+    )
+    joined = join(Inputs(targets=[target], engines={"s": reading}, models={}))
+    snapshot = replace(unknown(), servers=joined.servers)
+    collector = SnapshotCollector(
+        current=lambda: snapshot,
+        reload_state=lambda: ReloadState(successful=True, succeeded_at=1.0),
+        clock=lambda: snapshot.monotonic_at,
+    )
+    return Exposition(collector, clock=lambda: 0.0).render(openmetrics=False, compressed=False)[0].decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,12 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvwatch.engines import ADAPTERS, detect, llamacpp, vllm
-from kvwatch.exposition import Exposition, ReloadState, SnapshotCollector
-from kvwatch.join import Inputs, join
 from kvwatch.readings import EngineReading, Page, RankReading, Reason, Slot, SourceError, SumCount
-from kvwatch.target import Target
 from tests.replay import CAPTURES, llamacpp_pages, vllm_pages
-from tests.snapshots import unknown
+from tests.snapshots import exported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,21 +165,6 @@ def test_odd_values_never_raise_anything_but_a_reason(data: st.DataObject) -> No
         for count in (rank.num_blocks, rank.block_size, rank.running, reading.full_length_tokens):
             assert count is None or (isinstance(count, int) and 0 <= count < 1 << 63)
     assert exported(reading).count("kvwatch_server_info{") == 1
-
-
-def exported(reading: EngineReading) -> str:
-    """Return the exposition of a server that was read so: one odd server must not cost the others theirs."""
-    target = Target(
-        name="s", url="http://h:1", host="h", port=1, request_limit=16, pool_tokens=8192, tensor_parallel=1
-    )
-    joined = join(Inputs(targets=[target], engines={"s": reading}, models={}))
-    snapshot = replace(unknown(), servers=joined.servers)
-    collector = SnapshotCollector(
-        current=lambda: snapshot,
-        reload_state=lambda: ReloadState(successful=True, succeeded_at=1.0),
-        clock=lambda: snapshot.monotonic_at,
-    )
-    return Exposition(collector, clock=lambda: 0.0).render(openmetrics=False, compressed=False)[0].decode()
 
 
 _VALUES: st.SearchStrategy[Any] = st.sampled_from(

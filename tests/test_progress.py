@@ -157,3 +157,18 @@ def test_a_fingerprint_changes_with_a_setting_and_not_with_the_order() -> None:
     assert first is not None
     assert len(first) == 12
     assert Progress().fingerprint is None
+
+
+def test_another_engine_at_the_address_leaves_no_settings_behind() -> None:
+    """A server that was another engine for a while has its own fingerprint again, and both were changes."""
+    own = engine(rank(0, 0, 0), settings={"slots": "4"})
+    other = replace(engine(rank(0, 0, 0), settings={"block_size": "16"}), engine="llamacpp")
+    progress = Progress()
+    seen = []
+    for at, reading in enumerate((own, other, None, own)):
+        progress = progress.advance(reading, now=100.0 + at, at=float(at), window_seconds=900.0)
+        seen.append((progress.fingerprint, progress.config_changed_at))
+    first, changed, gap, again = seen
+    assert first == (Progress(settings={"slots": "4"}).fingerprint, None)
+    assert changed == gap == (Progress(settings={"block_size": "16"}).fingerprint, 101.0)
+    assert again == (first[0], 103.0)

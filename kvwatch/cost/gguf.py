@@ -212,7 +212,8 @@ def _tensor(cursor: Cursor) -> GgufTensor:
     elements = math.prod(shape)
     if elements >= 1 << 63:
         raise cursor.fail(f"shape {shape} has too many elements")
-    row = kind.row_bytes(shape[0] if shape else 1)
+    width = shape[0] if shape else 1
+    row = kind.row_bytes(width)
     if row is None:
-        raise cursor.fail(f"rows of {shape[0]} do not divide into blocks of {kind.name}")
+        raise cursor.fail(f"rows of {width} do not divide into blocks of {kind.name}")
     return GgufTensor(shape=shape, type_name=kind.name, size_bytes=row * math.prod(shape[1:]))

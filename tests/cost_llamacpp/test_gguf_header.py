@@ -238,6 +238,11 @@ REFUSED = {
         Reason.PARSE_ERROR,
         "do not divide",
     ),
+    "blocks without a row": (
+        raw_gguf(text("w"), struct.pack("<IIQ", 0, 3, 0), tensors=1),
+        Reason.PARSE_ERROR,
+        "rows of 1 do not divide",
+    ),
     "tensor twice": (
         raw_gguf(*[text("w") + struct.pack("<IQIQ", 1, 32, 0, 0)] * 2, tensors=2),
         Reason.PARSE_ERROR,
