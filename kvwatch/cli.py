@@ -10,12 +10,21 @@ import sys
 from typing import TYPE_CHECKING
 
 from kvwatch import __version__
-from kvwatch.options import add_config_options, add_listen_option, duration, history, size, span, speed
+from kvwatch.options import (
+    add_config_options,
+    add_demo_options,
+    add_listen_option,
+    add_web_config_option,
+    duration,
+    history,
+    size,
+    span,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvwatch.app import Devices
+    from kvwatch.app import Daemon, Devices
     from kvwatch.config import Config
 
 FINE, PROBLEMS, USAGE = 0, 1, 2
@@ -38,7 +47,10 @@ examples:
   kvwatch triage --server chat                    capacity fell: which factor moved, and what to do
   kvwatch cost MODEL --pool 12GiB                 what a token, a block, a request of a model takes
   kvwatch log vllm.log                            where a start's memory went, and the pin to set
+  kvwatch check docker-compose.yml                do these servers fit their cards together
   kvwatch plan --help                             will it fit: card, model, length, requests
+  kvwatch help KvwatchNoRoom                      what an alert, a metric, a page says
+  kvwatch top --url http://10.0.0.5:9836          a live view of a daemon; without --url, of this machine
   kvwatch run                                     the daemon; metrics on http://127.0.0.1:9836/metrics
 
 exit status: 0 fine, 1 problems found, 2 usage or configuration error, 3 cannot tell
@@ -106,7 +118,7 @@ def demo(options: argparse.Namespace) -> int:
     """Run the daemon on the built-in fleet."""
     from kvwatch.demo.command import run_demo  # noqa: PLC0415
 
-    return run_demo(options.listen, speed=options.speed)
+    return run_demo(options.listen, speed=options.speed, opening=options.opening)
 
 
 def cost(options: argparse.Namespace) -> int:
@@ -114,6 +126,13 @@ def cost(options: argparse.Namespace) -> int:
     from kvwatch.cost_command import run_cost  # noqa: PLC0415
 
     return run_cost(options)
+
+
+def check(options: argparse.Namespace) -> int:
+    """Say whether the servers that files describe fit their cards."""
+    from kvwatch.check_command import run_check  # noqa: PLC0415
+
+    return run_check(options)
 
 
 def plan(options: argparse.Namespace) -> int:
@@ -137,30 +156,61 @@ def dashboards(options: argparse.Namespace) -> int:
     return run_dashboards(options)
 
 
+def completion(options: argparse.Namespace) -> int:
+    """Print a shell's completion script."""
+    from kvwatch.completion_command import run_completion  # noqa: PLC0415
+
+    return run_completion(_parser(), options.shell)
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Explain a topic."""
+    from kvwatch.help_command import run_help  # noqa: PLC0415
+
+    return run_help(_parser(), options.topic)
+
+
+def top(options: argparse.Namespace) -> int:
+    """Show a live view in the terminal."""
+    from kvwatch.top_command import run_top  # noqa: PLC0415
+
+    return run_top(options, lambda: _load_or_complain(_loader(options)))
+
+
 def _serve(config: Config, *, load: Callable[[], Config] | None, devices: Devices | None) -> int:
     import asyncio  # noqa: PLC0415
 
+    from kvwatch.allocator import keep_trimming  # noqa: PLC0415
     from kvwatch.app import Daemon  # noqa: PLC0415
+    from kvwatch.config import ConfigError  # noqa: PLC0415
     from kvwatch.logs import set_up_logging  # noqa: PLC0415
 
+    keep_trimming()
     set_up_logging(config.log.format, config.log.level)
 
     async def serve() -> None:
-        await Daemon(config, load=load, devices=devices, on_listen=_announce).run()
+        daemon = Daemon(
+            config, load=load, devices=devices, on_listen=lambda *bound: _announce(daemon, *bound)
+        )
+        await daemon.run()
 
     try:
         asyncio.run(serve())
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return USAGE
     except OSError as error:
         print(f"kvwatch: cannot listen on {config.listen}: {error.strerror or error}", file=sys.stderr)
         return PROBLEMS
     return FINE
 
 
-def _announce(host: str, port: int) -> None:
+def _announce(daemon: Daemon, host: str, port: int) -> None:
     from kvwatch.config import Listen  # noqa: PLC0415
 
     address = Listen(host=host, port=port)
-    print(f"kvwatch {__version__} listens on http://{address}/", file=sys.stderr, flush=True)
+    scheme = "https" if daemon.is_encrypted else "http"
+    print(f"kvwatch {__version__} listens on {scheme}://{address}/", file=sys.stderr, flush=True)
 
 
 def _loader(options: argparse.Namespace) -> Callable[[], Config]:
@@ -176,6 +226,8 @@ def _loader(options: argparse.Namespace) -> Callable[[], Config]:
             updates["servers"] = (*config.servers, *(Server(url=url) for url in options.server))
         if getattr(options, "listen", None):
             updates["listen"] = options.listen
+        if getattr(options, "web_config_file", None):
+            updates["web_config_file"] = options.web_config_file.absolute()
         if getattr(options, "interval", None):
             updates["interval_seconds"] = options.interval
         if getattr(options, "history", None):
@@ -198,10 +250,14 @@ def _load_or_complain(load: Callable[[], Config]) -> Config | None:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from kvwatch.check_command import add_arguments as add_check_arguments  # noqa: PLC0415
+    from kvwatch.completion_command import add_arguments as add_completion_arguments  # noqa: PLC0415
     from kvwatch.cost_command import add_arguments  # noqa: PLC0415
     from kvwatch.dashboards_command import add_arguments as add_dashboards_arguments  # noqa: PLC0415
+    from kvwatch.help_command import add_arguments as add_help_arguments  # noqa: PLC0415
     from kvwatch.log_command import add_arguments as add_log_arguments  # noqa: PLC0415
     from kvwatch.plan_command import add_arguments as add_plan_arguments  # noqa: PLC0415
+    from kvwatch.top_command import add_arguments as add_top_arguments  # noqa: PLC0415
     from kvwatch.triage.options import add_arguments as add_triage_arguments  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(
@@ -222,6 +278,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="keep the history there; off: keep none (default: the usual place, 30 days)",
     )
+    add_web_config_option(command)
     command.add_argument("--interval", type=duration, metavar="TIME", help="time between polls (default 5s)")
     command.add_argument(
         "--log.format",
@@ -234,6 +291,10 @@ def _parser() -> argparse.ArgumentParser:
     add_config_options(command)
     command.add_argument("--json", action="store_true", help="print everything as JSON; null is unknown")
 
+    command = _add_command(commands, "top", top, "show a live view in the terminal: servers, cards, findings")
+    add_config_options(command)
+    add_top_arguments(command)
+
     command = _add_command(
         commands, "cost", cost, "say what a model costs: bytes per token, requests per pool"
     )
@@ -243,6 +304,14 @@ def _parser() -> argparse.ArgumentParser:
         commands, "log", log, "explain a start-up log: where the memory went, the pin to set, why it failed"
     )
     add_log_arguments(command)
+
+    command = _add_command(
+        commands,
+        "check",
+        check,
+        "check a card's configuration as a set: compose, Kubernetes, units, scripts, before anything starts",
+    )
+    add_check_arguments(command)
 
     command = _add_command(
         commands,
@@ -268,14 +337,15 @@ def _parser() -> argparse.ArgumentParser:
     command = _add_command(
         commands, "demo", demo, "run the daemon on a built-in fleet: no GPU, no engine needed"
     )
-    add_listen_option(command)
-    command.add_argument(
-        "--speed",
-        type=speed,
-        default=360.0,
-        metavar="N",
-        help="simulated seconds in one real second (default 360)",
+    add_demo_options(command)
+
+    command = _add_command(commands, "help", explain, "explain a command, a metric, an alert, or show a page")
+    add_help_arguments(command)
+
+    command = _add_command(
+        commands, "completion", completion, "print what a shell needs to complete commands"
     )
+    add_completion_arguments(command)
     return parser
 
 
@@ -301,6 +371,7 @@ _COMMAND_NOTES = {
     "SIGTERM ends the daemon.",
     "once": "With no arguments it looks for every vLLM and llama-server of this machine. Exit status: 0 all "
     "was readable, 1 something was not, 2 configuration error, 3 nothing was.",
+    "top": "Press ? for the keys. Exit status: 0 ended by a key, 2 configuration error or no terminal.",
     "cost": "Exit status: 0, or 1 where the model or an option is not known: then there is no number at all.",
     "dashboards": "They belong to this version. Files that you changed are left and named. Exit status: 0, "
     "or 1 where a file was left or could not be written.",

@@ -35,6 +35,18 @@ def add_config_options(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_web_config_option(command: argparse.ArgumentParser) -> None:
+    """Add the option that names the web configuration, also as Prometheus' exporters spell it."""
+    command.add_argument(
+        "--web-config-file",
+        "--web.config.file",
+        dest="web_config_file",
+        type=Path,
+        metavar="FILE",
+        help="TLS, client certificates and users, in the format of Prometheus' exporters",
+    )
+
+
 def add_listen_option(command: argparse.ArgumentParser) -> None:
     """Add where the daemon serves."""
     command.add_argument(
@@ -57,6 +69,26 @@ def listen(text: str) -> object:
     from kvwatch.config_values import parse_listen  # noqa: PLC0415
 
     return _parsed(parse_listen, text)
+
+
+def add_demo_options(command: argparse.ArgumentParser) -> None:
+    """Add what a demonstration is told; its defaults are those of kvwatch.demo.day."""
+    add_listen_option(command)
+    command.add_argument(
+        "--speed",
+        type=speed,
+        default=360.0,
+        metavar="N",
+        help="simulated seconds in one real second (default 360)",
+    )
+    command.add_argument(
+        "--from",
+        dest="opening",
+        type=time_of_day,
+        default=8 * 3600.0,
+        metavar="HH:MM",
+        help="moment of the scripted day to begin with (default 08:00)",
+    )
 
 
 def duration(text: str) -> float:
@@ -99,6 +131,17 @@ def speed(text: str) -> float:
     if not _SLOWEST <= speed <= _FASTEST:
         raise argparse.ArgumentTypeError(f"{text!r}: give a number from {_SLOWEST:g} to {_FASTEST:g}")
     return speed
+
+
+def time_of_day(text: str) -> float:
+    """Return the seconds since midnight of a time such as 16:30."""
+    try:
+        hours, minutes = (int(part) for part in text.split(":"))
+    except ValueError:
+        hours = minutes = -1
+    if not (0 <= hours < 24 and 0 <= minutes < 60):  # noqa: PLR2004 - of a day, of an hour
+        raise argparse.ArgumentTypeError(f"{text!r}: give a time of the day, such as 16:30")
+    return 3600.0 * hours + 60.0 * minutes
 
 
 def _parsed(parse: Callable[[object], T], value: object) -> T:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvwatch.cost.llamacpp import LlamaModel, LlamaPool
     from kvwatch.cost.spec import ModelSpec
     from kvwatch.cost.vllm import BlockPlan
-    from kvwatch.cost.weights import WeightBytes
+    from kvwatch.cost.weights import GgufWeights, WeightBytes
     from kvwatch.flags.launch import Launch
     from kvwatch.readings import EngineReading
     from kvwatch.target import Target
@@ -38,6 +38,10 @@ class GgufModel:
 
     llama: LlamaModel
     hash: str
+    weights: GgufWeights | None = None
+    """None where the model has further files."""
+    bits_per_weight: float | None = None
+    """Of all its tensors on average."""
 
 
 _BATCH = "max_num_batched_tokens"
@@ -67,7 +71,7 @@ def plan_slots(model: GgufModel, launch: Launch | None, reading: EngineReading) 
     pool = reading.ranks[0].slots
     if launch is None or pool is None:
         return SourceError(Reason.NOT_SUPPORTED, "the server's command line is not seen")
-    unknown = [name for name in _DECIDING if not _settled(launch, name)]
+    unknown = undecided(launch)
     if unknown:
         return SourceError(Reason.MISSING_FIELD, f"the command line does not settle {', '.join(unknown)}")
     if launch.draft_model is not None or launch.kv_unified_per_slot:
@@ -88,6 +92,11 @@ def plan_slots(model: GgufModel, launch: Launch | None, reading: EngineReading) 
         )
     except LlamaOptionsError as error:
         return SourceError(Reason.NOT_SUPPORTED, str(error))
+
+
+def undecided(launch: Launch) -> tuple[str, ...]:
+    """Return the settings that decide a llama-server's KV bytes, its slots apart, and are not known."""
+    return tuple(name for name in _DECIDING if not _settled(launch, name))
 
 
 def _settled(launch: Launch, name: str) -> bool:

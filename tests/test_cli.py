@@ -65,6 +65,8 @@ def test_help_teaches_and_imports_little(command: tuple[str, ...]) -> None:
         (("once", "--server", "ftp://host"), "--server"),
         (("demo", "--speed", "0"), "--speed"),
         (("demo", "--speed", "fast"), "--speed"),
+        (("demo", "--from", "25:00"), "--from"),
+        (("demo", "--from", "noon"), "--from"),
     ],
 )
 def test_a_usage_error_names_what_is_wrong(arguments: tuple[str, ...], complaint: str) -> None:

@@ -37,7 +37,8 @@ class DeclaredServer:
     Attributes:
         name: unique in a run; a compose service, a manifest's `name/container`, a unit, else the file's stem.
         place: where its command starts.
-        places: field of `Launch` -> where it is set; a field that is not here is not set in any file.
+        places: field of `Launch` -> where it is set; a field that is not here is not set in any file. An
+            option that no field stands for is there by its name: `--max-lora-rank`.
         version: the engine's release, as an image's tag or a pinned requirement states it: (0, 11, 0) for
             vLLM, (11434,) for a llama.cpp build.
         model: its model file, where it is on this machine and can be read; else `model_detail` says why not.
@@ -82,6 +83,11 @@ class Card:
     total_bytes: int | None = None
     display: bool | None = None
     share_limit_ratio: float = 0.95
+
+    @property
+    def title(self) -> str:
+        """Return its name for a sentence: an index alone says too little."""
+        return f"GPU {self.name}" if self.name.isdecimal() else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a quantised checkpoint says about the cache dtype of its model."""
+"""What a quantised checkpoint says of itself: the cache dtype of its model, the bits of its weights."""
 
 from __future__ import annotations
 
@@ -37,3 +37,40 @@ def _modelopt_dtype(quantization: Mapping[str, Any]) -> str | None:
     if isinstance(scheme, Mapping) and scheme.get("type") == "float":
         return {EIGHT_BITS: "fp8", FOUR_BITS: "nvfp4"}.get(scheme.get("num_bits", 0))
     return {"fp8": "fp8", "nvfp4": "nvfp4"}.get(scheme.lower()) if isinstance(scheme, str) else None
+
+
+def checkpoint_weight_bits(config: Mapping[str, Any]) -> int | None:
+    """Return the bits of a quantised weight by `quantization_config`; None where it does not say one number.
+
+    The keys are those that vLLM 0.32.0 reads (model_executor/layers/quantization: gptq, awq,
+    compressed-tensors, bitsandbytes, modelopt, mxfp4, fp8).
+    """
+    quantization = config.get("quantization_config", config.get("compression_config"))
+    if not isinstance(quantization, Mapping):
+        return None
+    method = str(quantization.get("quant_method", "")).lower().replace("_", "-")
+    if method in ("mxfp4", "fp8"):
+        return FOUR_BITS if method == "mxfp4" else EIGHT_BITS
+    groups = quantization.get("config_groups")
+    if isinstance(groups, Mapping):
+        found = {
+            weights.get("num_bits")
+            for group in groups.values()
+            if isinstance(group, Mapping) and isinstance(weights := group.get("weights"), Mapping)
+        }
+        return _bits(found.pop()) if len(found) == 1 else None
+    if quantization.get("load_in_4bit") is True:
+        return FOUR_BITS
+    if quantization.get("load_in_8bit") is True:
+        return EIGHT_BITS
+    inner = quantization.get("quantization")
+    algorithm = quantization.get("quant_algo") or (
+        inner.get("quant_algo") if isinstance(inner, Mapping) else None
+    )
+    if isinstance(algorithm, str):
+        return {"FP8": EIGHT_BITS, "NVFP4": FOUR_BITS, "W4A16_AWQ": FOUR_BITS}.get(algorithm.upper())
+    return _bits(quantization.get("bits", quantization.get("w_bit")))
+
+
+def _bits(value: object) -> int | None:
+    return value if type(value) is int and 0 < value < 2 * EIGHT_BITS else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvwatch.cost.checkpoints import checkpoint_cache_dtype
+from kvwatch.cost.checkpoints import checkpoint_cache_dtype, checkpoint_weight_bits
 from kvwatch.cost.class_defaults import class_defaults
 from kvwatch.cost.encoders import read_encoder
 from kvwatch.cost.families import rule_of
 from kvwatch.cost.fields import Fields
-from kvwatch.cost.positions import read_max_positions
+from kvwatch.cost.positions import read_allowed_positions, read_max_positions
 from kvwatch.cost.spec import ModelSpec, ModelSpecError
 from kvwatch.cost.wrapped import unwrap
 from kvwatch.readings import Reason
@@ -46,6 +46,8 @@ def read_hf_config(config: Mapping[str, object]) -> ModelSpec:
         max_positions=read_max_positions(fields),
         block_layer=reading.block_layer,
         cache_dtype=checkpoint_cache_dtype(config),
+        allowed_positions=read_allowed_positions(fields),
+        weight_bits=checkpoint_weight_bits(config),
         ssm_dtype=reading.ssm_dtype,
         state_chunk=reading.state_chunk,
         encoder_only=reading.encoder_only,

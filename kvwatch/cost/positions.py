@@ -57,3 +57,21 @@ def _stated_positions(fields: Fields) -> int:
     if kind in SCALED_ALREADY or "gemma3" in model_type or not isinstance(factor, (int, float)):
         return longest
     return int(longest * factor)
+
+
+def read_allowed_positions(fields: Fields) -> int | None:
+    """Return a length beyond which every release refuses `max_model_len`; None where the file names none.
+
+    The mildest reading: LongRoPE models are served short and may be asked for all their positions, and
+    releases differ in whether YaRN's factor is in the stated positions already.
+    """
+    stated = [value for name in POSITION_FIELDS if (value := fields.optional(name))]
+    if not stated:
+        return None
+    allowed = max(min(stated), fields.optional("model_max_length") or 0)
+    scaling = fields.get("rope_scaling", "rope_parameters")
+    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
+    if isinstance(factor, (int, float)) and factor > 1 and kind not in ("llama3", "longrope", "su"):
+        allowed = int(allowed * factor)
+    return allowed

@@ -121,6 +121,10 @@ class ModelSpec:
     """The layer that the engine sizes a hybrid's block by, where it is not the first attention layer."""
     cache_dtype: str | None = None
     """Cache dtype that the checkpoint carries and the engine takes where its own is `auto`."""
+    allowed_positions: int | None = None
+    """A length beyond which every release refuses `max_model_len`; None where the file names none."""
+    weight_bits: int | None = None
+    """Bits of a quantised weight, where the checkpoint states one number; None where it is not quantised."""
     ssm_dtype: str | None = None
     """Element type of recurrent states where the engine's choice is `auto`."""
     encoder_only: bool = False

@@ -232,3 +232,9 @@ def gguf_weights(headers: Sequence[GgufHeader]) -> GgufWeights | None:
         output_bytes=outputs,
         tied_output="output.weight" not in tensors and "token_embd.weight" in tensors,
     )
+
+
+def gguf_bits(header: GgufHeader) -> float | None:
+    """Return the bits of an element on average over one file's tensors; None where it has none."""
+    elements = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
+    return sum(tensor.size_bytes for tensor in header.tensors.values()) * 8 / elements if elements else None

@@ -25,7 +25,7 @@ from kvwatch.flags.programs import base_name, find
 from kvwatch.flags.word_list import word_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kvwatch.flags.command import Command
     from kvwatch.flags.launch import Launch
@@ -117,15 +117,21 @@ def _doubt_draft(statements: Statements, name: str) -> None:
         statements.doubt(_DRAFT_FIELDS, f"{name}: not known")
 
 
-def _take_words(statements: Statements, words: Sequence[str]) -> None:
-    """State what the command line says."""
+def split(words: Sequence[str]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield each option: its position, its name spelled with dashes, and its words with its own first."""
     position = 0
     while position < len(words):
         written = words[position]
         name = _normal(written)
         taken = _taken(name, words[position + 1 :])
-        tokens = (written, *words[position + 1 : position + 1 + taken])
+        yield position, name, (written, *words[position + 1 : position + 1 + taken])
         position += 1 + taken
+
+
+def _take_words(statements: Statements, words: Sequence[str]) -> None:
+    """State what the command line says."""
+    for _, name, tokens in split(words):
+        taken = len(tokens) - 1
         option = BY_NAME.get(name)
         if option is not None and option.field == "flash_attention" and not taken:
             # Until August 2025 `-fa` was a flag.

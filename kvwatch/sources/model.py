@@ -11,6 +11,7 @@ from kvwatch.cost.gguf import read_gguf_header
 from kvwatch.cost.hf import read_hf_config
 from kvwatch.cost.llamacpp import LlamaModel
 from kvwatch.cost.spec import ModelSpecError
+from kvwatch.cost.weights import gguf_bits, gguf_weights
 from kvwatch.plan import GgufModel, Model
 from kvwatch.readings import SourceError
 from kvwatch.sources.checkpoint import read_checkpoint
@@ -84,9 +85,15 @@ def _is_there(path: Path) -> bool:
 def _read(file: Path, stream: BinaryIO) -> Model | GgufModel | SourceError:
     try:
         if is_gguf(stream):
-            llama = LlamaModel.from_header(read_gguf_header(stream))
+            header = read_gguf_header(stream)
+            llama = LlamaModel.from_header(header)
             stream.seek(0)
-            return GgufModel(llama=llama, hash=hashlib.sha256(stream.read(_HASHED_BYTES)).hexdigest()[:12])
+            return GgufModel(
+                llama=llama,
+                hash=hashlib.sha256(stream.read(_HASHED_BYTES)).hexdigest()[:12],
+                weights=gguf_weights([header]),
+                bits_per_weight=gguf_bits(header),
+            )
         content = stream.read(MAX_CONFIG_BYTES + 1)
         spec = read_hf_config(read_config(file, content))
     except ModelSpecError as error:

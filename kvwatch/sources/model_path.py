@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvwatch.cost.gguf import read_gguf_header
 from kvwatch.readings import Reason, SourceError
+from kvwatch.sources.inside import followed, path_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 _GGUF_MAGIC = b"GGUF"
+_REVISION_BYTES = 256
+_REVISION = re.compile(r"(?!\.)[\w.-]{1,128}", re.ASCII)
+"""A commit, or whatever else names one folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,7 @@ def find_model(name: str) -> FoundModel:
 
     Raises SourceError: not_found (saying where was looked), permission, too_large, parse_error.
     """
-    path = Path(name).expanduser()
+    path = _expanded(name)
     if not path.exists():
         path = _cached(name)
     if path.is_dir():
@@ -60,7 +65,7 @@ def served_file(name: str, pids: Sequence[int]) -> Path | None:
     Raises SourceError: permission where another user's process hides its folders.
     """
     for pid in pids:
-        file = _inside(pid, name)
+        file = path_inside(pid, name)
         if _visible(file, Path.is_file):
             return file
     return None
@@ -74,11 +79,6 @@ def _visible(path: Path, test: Callable[[Path], bool]) -> bool:
         raise SourceError(Reason.PERMISSION, f"{error}; run as root or with CAP_SYS_PTRACE") from error
 
 
-def _inside(pid: int, name: str) -> Path:
-    process = Path("/proc") / str(pid)
-    return process / "root" / name.lstrip("/") if name.startswith("/") else process / "cwd" / name
-
-
 def served_folder(name: str, pids: Sequence[int]) -> Path | None:
     """Return the folder of the model that a server's processes call `name`; None where it is not seen.
 
@@ -88,10 +88,10 @@ def served_folder(name: str, pids: Sequence[int]) -> Path | None:
     """
     hidden: SourceError | None = None
     for pid in pids:
-        home = Path("/proc") / str(pid) / "root" / "root" / ".cache" / "huggingface" / "hub"
-        for folder in (_inside(pid, name), _revision(home, name)):
+        home = path_inside(pid, "/root/.cache/huggingface/hub")
+        for folder in (path_inside(pid, name), _revision(home, name)):
             try:
-                if folder is not None and _visible(folder / "config.json", Path.exists):
+                if folder is not None and _visible(followed(folder / "config.json"), Path.exists):
                     return folder
             except SourceError as error:
                 hidden = error
@@ -106,10 +106,15 @@ def served_folder(name: str, pids: Sequence[int]) -> Path | None:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; a FIFO or a device in its place must hang nobody.
 
+    A link that a process can make leads nowhere that the process itself does not see.
+
     Raises SourceError: permission or not_found.
     """
+    file = followed(path)
+    # A link that has come since is not followed at all.
+    alone = 0 if file is path else os.O_NOFOLLOW
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(file, alone | os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except PermissionError as error:
         raise SourceError(Reason.PERMISSION, str(error)) from error
     except OSError as error:
@@ -148,27 +153,45 @@ def _cached(name: str) -> Path:
     """Return the folder of an id's current revision in this user's Hugging Face cache."""
     folder = _revision(_cache(), name)
     if folder is None:
-        raise SourceError(
-            Reason.NOT_FOUND, f"no such file or folder, and no one revision of it in {_cache()}"
-        )
+        where = _cache() or "a cache, which a user without a home has not"
+        raise SourceError(Reason.NOT_FOUND, f"no such file or folder, and no one revision of it in {where}")
     return folder
 
 
-def _cache() -> Path:
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+def _cache() -> Path | None:
+    """Return this user's Hugging Face cache; None for a user without a home, as a service's dynamic one."""
+    if hub := os.environ.get("HF_HUB_CACHE"):
+        return Path(hub)
+    if home := os.environ.get("HF_HOME"):
+        return Path(home) / "hub"
+    try:
+        return Path.home() / ".cache" / "huggingface" / "hub"
+    except RuntimeError:
+        return None
 
 
-def _revision(cache: Path, name: str) -> Path | None:
+def _expanded(name: str) -> Path:
+    """Return a path with `~` replaced; what no home can be found for stays as it is."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
+def _revision(cache: Path | None, name: str) -> Path | None:
     """Return the folder of an id's current revision, or of its only one (huggingface_hub's layout)."""
+    if cache is None:
+        return None
     if name.count("/") > 1 or name.startswith((".", "/")):
         return None
     folder = cache / f"models--{name.replace('/', '--')}"
     try:
-        reference = folder / "refs" / "main"
+        reference = followed(folder / "refs" / "main")
         if reference.is_file():
-            return folder / "snapshots" / reference.read_text().strip()
-        revisions = list((folder / "snapshots").iterdir())
-    except OSError:
+            with open_regular(reference) as stream:
+                revision = stream.read(_REVISION_BYTES).decode(errors="replace").strip()
+            return folder / "snapshots" / revision if _REVISION.fullmatch(revision) else None
+        revisions = list(followed(folder / "snapshots").iterdir())
+    except (OSError, SourceError):
         return None
     return revisions[0] if len(revisions) == 1 else None

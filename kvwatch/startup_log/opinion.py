@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvwatch.byte_sizes import size
@@ -10,6 +10,7 @@ from kvwatch.cost.hf import read_hf_config
 from kvwatch.cost.llamacpp import LlamaModel, LlamaOptions, LlamaOptionsError, allocate
 from kvwatch.cost.spec import ModelSpecError
 from kvwatch.cost.vllm import OptionError, VllmOptions, plan_blocks
+from kvwatch.cost.vllm_longest import longest_length
 from kvwatch.startup_log.amounts import GIB, MIB
 
 if TYPE_CHECKING:
@@ -144,24 +145,11 @@ def _of_failure(
     available = start.memory.kv_bytes
     if start.profiled_blocks is not None and start.num_blocks is not None:
         available = start.num_blocks * plan.bytes_per_block
-    longest = _longest(spec, options, available, plan.full_length or 0)
+    longest = longest_length(spec, options, available, plan.full_length or 0)
     if longest is None:
         return ["Not even one token fits into that memory."]
     numbers["longest_max_model_len"] = longest
     return [f"Into {size(available)} fits a --max-model-len of {longest:,}, by the model's files."]
-
-
-def _longest(spec: ModelSpec, options: VllmOptions, available: int, limit: int) -> int | None:
-    """Return the greatest length whose smallest pool fits; the charge never falls with the length."""
-    fits, fails = 0, limit + 1
-    while fails - fits > 1:
-        length = (fits + fails) // 2
-        plan = plan_blocks(spec, replace(options, max_model_len=length))
-        if plan.minimum_pool_bytes <= available:
-            fits = length
-        else:
-            fails = length
-    return fits or None
 
 
 def judge_llamacpp(start: Start, header: GgufHeader) -> Opinion:
