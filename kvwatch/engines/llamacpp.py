@@ -40,6 +40,7 @@ IN_EVERY_BUILD = (PROCESSING, DEFERRED, GENERATED, PROMPT)
 # Not prompt_tokens_seconds and predicted_tokens_seconds: any scrape, also another's, restarts their window.
 WANTED = (*IN_EVERY_BUILD, LONGEST, LONGEST_BEFORE, PROMPT_CACHED)
 SPELLINGS = {"llamacpp_": "llamacpp:"}
+_MOST_SLOTS = 4_096  # far more than any server starts with
 
 
 def recognises(body: str) -> bool:
@@ -173,6 +174,8 @@ def _slot_entries(page: Page | None) -> list[Any] | None:
     document = _json(page)
     if not isinstance(document, list) or not document:
         raise SourceError(Reason.PARSE_ERROR, f"{SLOTS} is no JSON array of slots")
+    if len(document) > _MOST_SLOTS:
+        raise SourceError(Reason.TOO_LARGE, f"{SLOTS} lists more than {_MOST_SLOTS} slots")
     return document
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvwatch.engines.adapter import Adapter, required_body
-from kvwatch.engines.exposition_text import Samples, read_samples
+from kvwatch.engines.exposition_text import Samples, rank_names, read_samples
 from kvwatch.readings import EngineReading, RankReading, Reason, SourceError, SumCount
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
     names = {labels["model_name"] for labels in marks if "model_name" in labels}
     if len(names) > 1:
         raise SourceError(Reason.AMBIGUOUS, f"more than one server on the page: {sorted(names)}")
-    ranks = sorted({labels.get("dp_rank", "0") for labels in marks})
+    ranks = rank_names(labels.get("dp_rank", "0") for labels in marks)
     schedulers = {rank: _scheduler(samples, rank) for rank in ranks}
     length = _full_length(schedulers, pages.get(MODELS))
     settings = {"context_len": length, "page_size": next(iter(schedulers.values())).count(PAGE_SIZE)}

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kvwatch.engines.adapter import Adapter, required_body
-from kvwatch.engines.exposition_text import Samples, read_samples
+from kvwatch.engines.exposition_text import Samples, rank_names, read_samples
 from kvwatch.engines.vllm_labels import LARGEST, number, whole
 from kvwatch.engines.vllm_levels import (
     CACHE_CONFIG,
@@ -41,7 +41,7 @@ from kvwatch.engines.vllm_sleep import memory_kept, sleeping
 from kvwatch.readings import EngineReading, RankReading, Reason, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kvwatch.engines.vllm_levels import Features
     from kvwatch.readings import Page
@@ -89,7 +89,8 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
     """
     samples = read_samples(required_body(pages, METRICS), wanted=WANTED, spellings={"vllm_": "vllm:"})
     shown = _shown(samples)
-    ranks = sorted({labels.get("engine", "0") for labels in shown})
+    ranks = rank_names(labels.get("engine", "0") for labels in shown)
+    by_rank = _by_rank(samples, ranks)
     names = {labels["model_name"] for labels in shown if "model_name" in labels}
     if len(names) > 1:
         raise SourceError(Reason.AMBIGUOUS, f"more than one server on the page: {sorted(names)}")
@@ -103,7 +104,7 @@ def read(pages: Mapping[str, Page]) -> EngineReading:
     version = _version(pages.get(VERSION))
     return EngineReading(
         engine="vllm",
-        ranks=tuple(_rank(samples, rank, len(ranks), page) for rank in ranks),
+        ranks=tuple(_rank(by_rank[rank], rank, len(ranks), page) for rank in ranks),
         model=model,
         model_path=_model_path(pages.get(MODELS), model),
         version=version,
@@ -138,8 +139,7 @@ def _shown(samples: Samples) -> list[Mapping[str, str]]:
     return shown
 
 
-def _rank(samples: Samples, rank: str, rank_count: int, page: Features) -> RankReading:
-    own = _of_rank(samples, rank)
+def _rank(own: Samples, rank: str, rank_count: int, page: Features) -> RankReading:
     config = _cache_config(own)
     concurrency = number(config.get("kv_cache_max_concurrency"))
     blocks = _blocks_of_one_rank(whole(config.get("num_gpu_blocks")), rank_count, concurrency)
@@ -168,24 +168,22 @@ def _rank(samples: Samples, rank: str, rank_count: int, page: Features) -> RankR
     )
 
 
-def _of_rank(samples: Samples, rank: str) -> Samples:
-    """Select one rank's samples; what has no `engine` label is rank 0's, but the configuration is all ranks'.
+def _by_rank(samples: Samples, ranks: Sequence[str]) -> dict[str, Samples]:
+    """Return each rank's samples; what has no `engine` label is rank 0's, the configuration all ranks'.
 
     V0 labels nothing with it, and 0.8.5 all but the configuration.
     """
-    return Samples(
-        {
-            name: kept
-            for name, series in samples.by_name.items()
-            if (
-                kept := tuple(
-                    (own, value)
-                    for own, value in series
-                    if own.get("engine", rank if name == CACHE_CONFIG else "0") == rank
-                )
-            )
-        }
-    )
+    own: dict[str, dict[str, list[tuple[Mapping[str, str], float]]]] = {rank: {} for rank in ranks}
+    for name, series in samples.by_name.items():
+        for labels, value in series:
+            shared = name == CACHE_CONFIG and "engine" not in labels
+            for rank in ranks if shared else (labels.get("engine", "0"),):
+                if rank in own:
+                    own[rank].setdefault(name, []).append((labels, value))
+    return {
+        rank: Samples({name: tuple(series) for name, series in by_name.items()})
+        for rank, by_name in own.items()
+    }
 
 
 def _blocks_of_one_rank(label: int | None, rank_count: int, concurrency: float | None) -> int | None:
