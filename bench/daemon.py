@@ -51,6 +51,9 @@ class Plan:
     """Of scrapes of the daemon and of nvitop-exporter."""
     starts: int
     growth: tuple[int, ...]
+    """Servers, on eight devices."""
+    device_growth: tuple[int, ...]
+    """Devices, of eight servers."""
     growth_polls: int
     real_seconds: int
     """Of the window at the real interval; 0: none."""
@@ -62,11 +65,22 @@ FULL = Plan(
     scrapes=80,
     pairs=10,
     starts=5,
-    growth=(1, 8, 32),
+    growth=(1, 8, 32, 64),
+    device_growth=(1, 8, 16),
     growth_polls=3,
     real_seconds=25,
 )
-QUICK = Plan(daemons=1, polls=4, scrapes=40, pairs=4, starts=3, growth=(1, 8), growth_polls=2, real_seconds=0)
+QUICK = Plan(
+    daemons=1,
+    polls=4,
+    scrapes=40,
+    pairs=4,
+    starts=3,
+    growth=(1, 8),
+    device_growth=(),
+    growth_polls=2,
+    real_seconds=0,
+)
 
 
 def share(milliseconds: float) -> float:
@@ -148,16 +162,25 @@ def measure_daemon(results: Results, plan: Plan, fleet: subjects.Fleet, folder: 
 
 
 def measure_growth(results: Results, plan: Plan, library: Path, python: str) -> None:
-    """Measure a poll of few and of many servers over the same devices and processes."""
-    for servers in plan.growth:
+    """Measure a poll of few and of many servers, and of few and of many devices."""
+    sizes = [(count, subjects.DEVICES, f"poll of {count} servers") for count in plan.growth]
+    sizes += [(8, count, f"poll of {count} devices") for count in plan.device_growth]
+    for servers, devices, name in sizes:
         with (
-            tempfile.TemporaryDirectory() as name,
-            subjects.fleet(servers, PROCESSES, library, Path(name)) as fleet,
-            subjects.daemon(fleet, "1s", Path(name), python) as daemon,
+            tempfile.TemporaryDirectory() as folder,
+            subjects.fleet(servers, max(PROCESSES, servers), library, Path(folder), devices=devices) as fleet,
+            subjects.daemon(
+                fleet, "2s" if servers > subjects.DEVICES else "1s", Path(folder), python
+            ) as daemon,
         ):
             for _ in range(3):
-                own, _ = cpu_per_poll(fleet, daemon, plan.growth_polls, lambda: None)
-                results.add(f"poll of {servers} servers, CPU", own)
+                own, child = cpu_per_poll(fleet, daemon, plan.growth_polls, lambda: None)
+                results.add(f"{name}, CPU", own)
+                results.add(f"{name}, CPU of the NVML child", child)
+            body = subjects.Client(daemon.url).get()[2]
+            results.add(f"{name}, slowest source", slowest_source(body) * 1000)
+            results.add(f"{name}, series", count_series(body))
+            results.add(f"{name}, resident memory", figures.memory(daemon.pid).resident)
     each: list[float] = []
     for few, many in pairwise(plan.growth):
         less, more = (results.get(f"poll of {count} servers, CPU") or 0.0 for count in (few, many))
@@ -222,6 +245,12 @@ def measure_nvitop(results: Results, plan: Plan, fleet: subjects.Fleet, folder: 
     results.add("/metrics first after a poll, p50 / nvitop-exporter's", medians["first"] / medians["nvitop"])
 
 
+def slowest_source(body: bytes) -> float:
+    """Return the seconds that the slowest source of the last poll took: all are asked at once."""
+    lines = [line for line in body.splitlines() if line.startswith(b"kvwatch_source_duration_seconds{")]
+    return max(float(line.rpartition(b" ")[2]) for line in lines)
+
+
 def count_series(body: bytes) -> int:
     """Count the series of an exposition."""
     return sum(not line.startswith(b"#") for line in body.splitlines())
@@ -264,7 +293,7 @@ def main() -> None:
             measure_real_interval(results, plan, fleet, Path(name), python)
         measure_nvitop(results, plan, fleet, Path(name), python)
     measure_growth(results, plan, library, python)
-    print("\n".join(table(results, plan.growth)))
+    print("\n".join(table(results, plan.growth, plan.device_growth)))
     print(f"\n{time.perf_counter() - started:.0f} s; load {figures.load()}")
 
 

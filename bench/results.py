@@ -42,7 +42,7 @@ class Results:
         return f"| {name} | {figures.median(values):.3g} {unit} | {spread} | {budget} | {verdict} |"
 
 
-def table(results: Results, growth: Sequence[int]) -> list[str]:
+def table(results: Results, growth: Sequence[int], devices: Sequence[int]) -> list[str]:
     """Return the table: what was measured, its range, the budget."""
     row = results.row
     lines = ["| figure | median | range | budget | met |", "|---|---|---|---|---|"]
@@ -79,7 +79,15 @@ def table(results: Results, growth: Sequence[int]) -> list[str]:
         row("bytes of a scrape, gzip", "KiB"),
         row("series of a scrape", ""),
     ]
-    lines += [row(f"poll of {count} servers, CPU", "ms") for count in growth]
+    sizes = [f"{count} servers" for count in growth] + [f"{count} devices" for count in devices]
+    units = {
+        "CPU": "ms",
+        "CPU of the NVML child": "ms",
+        "slowest source": "ms",
+        "series": "",
+        "resident memory": "MiB",
+    }
+    lines += [row(f"poll of {size}, {what}", unit) for size in sizes for what, unit in units.items()]
     steps = list(pairwise(growth))
     lines += [row(f"each server from {few} to {many}, CPU", "ms") for few, many in steps]
     lines.append(row(GROWTH, "", "1, or 1.15 for noise", met=lambda value: value <= 1.15))

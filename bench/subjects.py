@@ -104,9 +104,11 @@ def replace(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def fleet(servers: int, processes: int, library: Path, folder: Path) -> Iterator[Fleet]:
-    """Run servers whose workers, `processes` in all, hold eight devices."""
-    command = [sys.executable, str(ROOT / "bench/fleet.py"), str(servers), str(processes // servers)]
+def fleet(
+    servers: int, processes: int, library: Path, folder: Path, *, devices: int = DEVICES
+) -> Iterator[Fleet]:
+    """Run servers whose workers, `processes` in all, hold the devices."""
+    command = [sys.executable, str(ROOT / "bench/fleet.py"), str(servers), str(max(1, processes // servers))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None  # noqa: S101
@@ -115,11 +117,11 @@ def fleet(servers: int, processes: int, library: Path, folder: Path) -> Iterator
             lines = ["driver 570.172.08"]
             lines += [
                 f'gpu {index} name="NVIDIA L40S" total=46068MiB reserved=500MiB used=40GiB'
-                for index in range(DEVICES)
+                for index in range(devices)
             ]
-            each = 36 * DEVICES // len(workers)
+            each = max(1, 36 * devices // len(workers))
             lines += [
-                f"proc gpu={number * DEVICES // len(workers)} pid={pid} type=C used={each}GiB"
+                f"proc gpu={number * devices // len(workers)} pid={pid} type=C used={each}GiB"
                 for number, pid in enumerate(workers)
             ]
             scenario = folder / "nvml.scenario"
