@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from dashboards import queries_card as q
-from dashboards.fields import ANY_IS_BAD, NEUTRAL, WARN
+from dashboards.fields import ANY_IS_BAD, NEUTRAL, ROOM, WARN
 from dashboards.findings import SERVER_LINKS, findings_table
 from dashboards.layout import Row, annotation, arrange
 from dashboards.layout import dashboard as house_dashboard
-from dashboards.panels import Column, bars, series, stat, table
-from dashboards.queries import LEDGER
+from dashboards.panels import bars, series, stat
+from dashboards.queries import FREE_PART, OWNED_PARTS
 from dashboards.sources import card_sources
+from dashboards.tables import Column, table
 from dashboards.variables import node_variables, one_device_variable
 
 _LEGEND = "{{instance}}"
@@ -22,6 +23,7 @@ _LEDGER_NOW = bars(
     unit="bytes",
     rows="device",
     columns="part",
+    tints={"/^free ?$/": ROOM},
     bounds={"min": 0},
     description=(
         "One bar that adds up to the card. orphan: a server is gone and its memory is not; end what is "
@@ -81,10 +83,11 @@ _SHARES = series(
 )
 _LEDGER_OVER_TIME = series(
     "Memory by owner over time",
-    {"{{component}} {{server}}": LEDGER, "total": q.TOTAL, "in use": q.USED},
+    {"{{component}} {{server}}": OWNED_PARTS, "free": FREE_PART, "total": q.TOTAL, "in use": q.USED},
     unit="bytes",
     stacked=True,
     lines=["/^(total|in use)$/"],
+    tints={"/^free$/": ROOM},
     description=(
         "Look left of the moment when capacity fell: whose part grew? A kv_cache that shrank at a restart "
         "lost a start-up race: pin it with kv_cache_memory_bytes. A gap under the total is unknown."
@@ -125,24 +128,32 @@ _STARTS = table(
     [
         Column(title="Server", label="server", settings={"links": SERVER_LINKS}),
         Column(title="Memory now", expr=q.SERVER_MEMORY, settings={"unit": "bytes"}),
-        Column(title="Others grew meanwhile by", expr=q.START_GROWTH, settings={"unit": "bytes"}),
+        Column(
+            title="Others grew meanwhile by",
+            expr=q.START_GROWTH,
+            settings={"unit": "bytes", "custom.width": 190},
+        ),
         Column(title="Started ago", expr=q.START_AGE, settings={"unit": "s"}),
-        Column(title="Share", expr=q.SHARE_OF_SERVER, settings={"unit": "percentunit"}),
-        Column(title="Pinned pool", expr=q.PIN_OF_SERVER, settings={"unit": "bytes"}),
+        Column(
+            title="Share", expr=q.SHARE_OF_SERVER, settings={"unit": "percentunit", "noValue": "none known"}
+        ),
+        Column(
+            title="Pinned pool", expr=q.PIN_OF_SERVER, settings={"unit": "bytes", "noValue": "none known"}
+        ),
         Column(title="Device", label="device"),
         Column(title="Daemon", label="instance"),
         Column(title="Job", label="job"),
     ],
     description=(
         "Others grew while a server started: its pool is smaller by that much; restart it alone, or pin it. "
-        "Pinned pool unknown: it is not pinned, or the command line could not be read."
+        "None known: a server has a share or a pinned pool, or its command line could not be read."
     ),
     sort_by="Server",
 )
 _INFO = table(
     "The card",
     [
-        Column(title="Device", label="device", expr=q.INFO),
+        Column(title="Device", label="device", expr=q.INFO, settings={"custom.width": 320}),
         Column(title="Index", label="index"),
         Column(title="Name", label="name"),
         Column(title="Driver", label="driver"),
@@ -176,14 +187,14 @@ dashboard = house_dashboard(
         Row(title="Who holds the card?"),
         (4, [_FREE, _UNCOVERED, _ORPHANS, _NOBODYS]),
         (6, [_LEDGER_NOW]),
-        (8, [findings_table("Findings about this card", q.FINDINGS), _SHARES]),
+        (6, [findings_table("Findings about this card and its servers, the worst first", q.FINDINGS)]),
         Row(title="Over time"),
-        (9, [_LEDGER_OVER_TIME, _NEIGHBOURS]),
+        (10, [_LEDGER_OVER_TIME, _NEIGHBOURS, _SHARES]),
         Row(title="Starts and processes"),
-        (7, [_STARTS]),
-        (8, [_PROCESSES]),
+        (5, [_STARTS]),
+        (7, [_PROCESSES]),
         Row(title="The card, and what is not known"),
         (4, [_INFO]),
-        (7, [card_sources()]),
+        (9, [card_sources()]),
     ),
 )

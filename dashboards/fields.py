@@ -9,11 +9,20 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-NEUTRAL, GOOD, WARN, BAD = "text", "green", "orange", "red"
+# Blue, not green: one man in twelve cannot tell Grafana's green from its red.
+NEUTRAL, GOOD, WARN, BAD = "text", "blue", "orange", "red"
+ROOM = "#c7d0d9"
+"""Grey: of what nobody holds."""
 Steps = tuple[tuple[float | None, str], ...]
 NEUTRAL_ONLY: Steps = ((None, NEUTRAL),)
+# The first step is also the colour of no value at all, which is neither good nor bad news.
+LEAST = -1e9
 NONE_IS_BAD: Steps = ((None, NEUTRAL), (0, BAD), (1, GOOD))
 ANY_IS_BAD: Steps = ((None, NEUTRAL), (0, GOOD), (1, BAD))
+ANY_IS_A_WARNING: Steps = ((None, NEUTRAL), (0, GOOD), (1, WARN))
+HEADROOM: Steps = ((None, NEUTRAL), (LEAST, BAD), (0, WARN), (1, GOOD))
+FALL: Steps = ((None, NEUTRAL), (-1, BAD), (-0.05, NEUTRAL), (0.05, GOOD))
+"""Of a change as a ratio: -1 is all of it."""
 
 
 def override(name: str, properties: Json, *, matcher: str = "byName") -> Json:

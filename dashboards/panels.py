@@ -135,12 +135,14 @@ def series(
     description: str,
     stacked: bool = False,
     lines: Sequence[str] = (),
+    tints: Mapping[str, str] | None = None,
     bounds: Json | None = None,
     repeat_over: str = "",
 ) -> Panel:
     """Return curves by legend; gaps stay gaps.
 
-    `lines` are regular expressions of legends that are limits: dashed, and outside any stack.
+    `lines` are regular expressions of legends that are limits: dashed, and outside any stack; `tints`
+    are colours by such expressions, where the palette's would mislead.
     """
     return Panel(
         kind="timeseries",
@@ -171,62 +173,11 @@ def series(
                 matcher="byRegexp",
             )
             for pattern in lines
-        ],
+        ]
+        + _tinted(tints),
         options={
             "legend": _LEGEND,
             "tooltip": {"mode": "multi", "sort": "desc"},
-        },
-    )
-
-
-@attr.s(auto_attribs=True, frozen=True, kw_only=True)
-class Column:
-    """A column of a table: a label of the queries, or the values of `expr`."""
-
-    title: str
-    label: str = ""
-    expr: str = ""
-    settings: Json = attr.ib(factory=dict)
-
-
-def table(title: str, columns: Sequence[Column], *, description: str, sort_by: str) -> Panel:
-    """Return a table with one row for each set of shared labels; a value that is not there is `unknown`.
-
-    A column with both a label and an `expr` shows the label of series whose value says nothing.
-    """
-    targets: list[Query] = []
-    names: dict[str, str] = {}
-    hidden = {"Time": True}
-    for column in columns:
-        if not column.expr:
-            names[column.label] = column.title
-            continue
-        ref = _ref(len(targets))
-        targets.append(Query(expr=column.expr, instant=True, format="table", refId=ref))
-        if column.label:
-            names[column.label] = column.title
-            hidden[f"Value #{ref}"] = True
-        else:
-            names[f"Value #{ref}"] = column.title
-    organize = {
-        "excludeByName": hidden,
-        "indexByName": {name: index for index, name in enumerate(names)},
-        "renameByName": names,
-    }
-    return Panel(
-        kind="table",
-        title=title,
-        description=description,
-        unit="none",
-        targets=targets,
-        custom={"align": "auto", "cellOptions": {"type": "auto"}, "filterable": True, "inspect": False},
-        overrides=[override(column.title, column.settings) for column in columns if column.settings],
-        transformations=[{"id": "merge", "options": {}}, {"id": "organize", "options": organize}],
-        options={
-            "cellHeight": "sm",
-            "footer": {"countRows": False, "fields": "", "reducer": ["sum"], "show": False},
-            "showHeader": True,
-            "sortBy": [{"desc": False, "displayName": sort_by}],
         },
     )
 
@@ -240,11 +191,13 @@ def bars(
     rows: str,
     columns: str = "",
     steps: Steps = NEUTRAL_ONLY,
+    tints: Mapping[str, str] | None = None,
     bounds: Json | None = None,
 ) -> Panel:
     """Return one bar for each value of the label `rows`; with `columns` its parts are stacked in it.
 
-    `steps` colour bars that are not stacked by their value.
+    `steps` colour bars that are not stacked by their value; `tints` are colours of parts by regular
+    expressions, where the palette's would mislead.
     """
     organize = {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}}
     matrix = {"columnField": columns, "emptyValue": "null", "rowField": rows, "valueField": "Value"}
@@ -259,6 +212,7 @@ def bars(
         colours="palette-classic" if columns else "thresholds",
         targets=[Query(expr=expr, instant=True, format="table", refId="A")],
         custom={"axisPlacement": "auto", "fillOpacity": 80, "lineWidth": 1},
+        overrides=_tinted(tints),
         transformations=[{"id": "organize", "options": organize}, *stacked],
         options={
             "barRadius": 0,
@@ -288,12 +242,20 @@ def text(title: str, markdown: str, *, description: str) -> Panel:
     )
 
 
+def _tinted(tints: Mapping[str, str] | None) -> list[Json]:
+    return [
+        override(pattern, {"color": {"fixedColor": colour, "mode": "fixed"}}, matcher="byRegexp")
+        for pattern, colour in (tints or {}).items()
+    ]
+
+
 def _targets(queries: Mapping[str, str], *, instant: bool) -> list[Query]:
     return [
-        Query(expr=expr, legendFormat=legend, instant=instant, refId=_ref(index))
+        Query(expr=expr, legendFormat=legend, instant=instant, refId=ref_of(index))
         for index, (legend, expr) in enumerate(queries.items())
     ]
 
 
-def _ref(index: int) -> str:
+def ref_of(index: int) -> str:
+    """Return the name of a query within its panel: A, B, C."""
     return chr(ord("A") + index)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvwatch import metrics as m
+from kvwatch.snapshot import Component
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvwatch.metrics import Metric
 
 _NODE = {"job": "$job", "instance": "$instance"}
@@ -82,7 +85,15 @@ SOURCE_UP = f"max by ({_BY_SOURCE}) ({_UP})"
 SOURCE_REASON = f"max by ({_BY_SOURCE}, reason) ({select(m.SOURCE_REASON)})"
 SOURCE_AGE = f"time() - max by ({_BY_SOURCE}) ({select(m.SOURCE_LAST_SUCCESS)})"
 
-LEDGER = f"sum by (device, server, component) ({select(m.DEVICE_LEDGER, device='$device')})"
+
+def _parts(components: Iterable[Component]) -> str:
+    asked = select(m.DEVICE_LEDGER, device="$device", component="|".join(components))
+    return f"sum by (device, server, component) ({asked})"
+
+
+# Apart, so that what is free lies on top of what is held.
+OWNED_PARTS = _parts(part for part in Component if part != Component.FREE)
+FREE_PART = _parts([Component.FREE])
 DEVICE_TOTAL = f"max by (device) ({select(m.DEVICE_TOTAL, device='$device')})"
 
 # One server

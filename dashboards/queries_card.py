@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dashboards.queries import BY_SERVER, LEDGER, select
+from dashboards.queries import BY_SERVER, FREE_PART, OWNED_PARTS, select
 from kvwatch import metrics as m
+from kvwatch.finding import Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvwatch.metrics import Metric
 
+NO_RULE = "none"
 _CARD = {"device": "$device"}
 _BY_DEVICE = "job, instance, device"
 _BY_PID = "job, instance, device, pid"
+_BY_FINDING = "job, instance, rule, server, device"
 
 
 def _by_device(metric: Metric, extra: str = "", **labels: str) -> str:
     return f"max by ({_BY_DEVICE}{extra}) ({select(metric, **labels)})"
 
 
-LEDGER_NOW = f'label_join({LEDGER}, "part", " ", "component", "server")'
+LEDGER_NOW = f'label_join({OWNED_PARTS} or {FREE_PART}, "part", " ", "component", "server")'
 TOTAL = _by_device(m.DEVICE_TOTAL, **_CARD)
 USED = _by_device(m.DEVICE_USED, **_CARD)
 FREE = _by_device(m.DEVICE_FREE, **_CARD)
@@ -60,6 +65,21 @@ ORPHANS = f"sum by (device, server) ({select(m.DEVICE_LEDGER, component='orphan'
 ORPHAN_SUM = f"sum({ORPHANS})"
 NOBODYS = f"sum({select(m.DEVICE_LEDGER, component='other', **_CARD)})"
 
-FINDINGS = f"max by (job, instance, rule, severity, server, device) ({select(m.FINDING, **_CARD)})"
-ALL_FINDINGS = f"max by (job, instance, rule, severity, server, device) ({select(m.FINDING)})"
+
+def _ranked(found: Callable[[str], str], among: str) -> str:
+    """Return findings as 1, 2 or 3 by severity; or rule `none` as 0, where there was something to judge."""
+    ranks = " or ".join(f"{rank} * ({found(severity)})" for rank, severity in enumerate(Severity, 1))
+    nothing = f'label_replace(0 * max({among}), "rule", "{NO_RULE}", "", "")'
+    return f"max by ({_BY_FINDING}) ({ranks}) or on () {nothing}"
+
+
+def _about_the_card(severity: str) -> str:
+    """Return what was found about the card, and about servers that have memory on it."""
+    of_servers = select(m.FINDING, severity=severity, server=".+")
+    of_card = select(m.FINDING, severity=severity, **_CARD)
+    return f"{of_card} or {of_servers} and on ({BY_SERVER}) {SERVER_MEMORY}"
+
+
+FINDINGS = _ranked(_about_the_card, TOTAL)
+ALL_FINDINGS = _ranked(lambda severity: select(m.FINDING, severity=severity), select(m.UP))
 FINDING_COUNT = f"count({select(m.FINDING)}) or 0 * count({select(m.UP)})"

@@ -27,6 +27,28 @@ def _gain(more: str, less: str) -> str:
     return f"max({more} / {less}) - 1"
 
 
+# All servers, now against the time range that is shown: in which did what move?
+def _against(metric: Metric, how: str, add: str, inner: str = "") -> str:
+    """Return by how much a family differs from what it was over the time range; `add` joins ranks.
+
+    A rank of which nothing is known now is left out of both sides: it would pass for a loss.
+    """
+    value = select(metric)
+    before = f"{how}_over_time({value}[$__range])"
+    if inner:
+        value, before = (f"sum by ({inner}) ({one})" for one in (value, before))
+    known = f"{before} and on ({BY_RANK}) {value}"
+    return f"{add} by ({BY_SERVER}) ({value}) / {add} by ({BY_SERVER}) ({known}) - 1"
+
+
+FLEET_CAPACITY = _against(m.TYPICAL_CAPACITY, "avg", "sum")
+# Pool and cost move in steps and at restarts only, so the best value is what they were before.
+FLEET_POOL = _against(m.KV_CAPACITY_BYTES, "max", "sum")
+FLEET_COST = _against(m.KV_BYTES_PER_TOKEN, "min", "max")
+FLEET_LENGTH = _against(m.TYPICAL_TOKENS, "avg", "max", inner=BY_RANK)
+FLEET_GROWTH = f"max by ({BY_SERVER}) ({select(m.SERVER_START_GROWTH)})"
+FLEET_SINCE_START = f"time() - max by ({BY_SERVER}) ({select(m.SERVER_START)})"
+
 CHANGE = f"max by ({BY_SERVER}) ({select(m.CAPACITY_CHANGE_RATIO, **_BASELINE)}) - 1"
 _LOG = select(m.CAPACITY_CHANGE_LOG, **_BASELINE)
 FACTORS = (

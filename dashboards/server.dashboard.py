@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from dashboards import queries as q
-from dashboards.fields import BAD, GOOD, NEUTRAL, NONE_IS_BAD, WARN, coloured, words
+from dashboards.fields import BAD, GOOD, HEADROOM, LEAST, NEUTRAL, NONE_IS_BAD, WARN, coloured, words
 from dashboards.layout import Row, arrange
 from dashboards.layout import dashboard as house_dashboard
-from dashboards.panels import Column, series, stat, table
+from dashboards.panels import series, stat
 from dashboards.sources import server_sources
+from dashboards.tables import Column, table
 from dashboards.variables import node_variables, server_variable
 
-_HEADROOM = ((None, BAD), (0, WARN), (1, GOOD))
 _LEGEND = "{{instance}}"
 
 _ROOM = stat(
@@ -63,7 +63,7 @@ _HEADROOM_STAT = stat(
     q.ONE_HEADROOM,
     unit="none",
     legend=_LEGEND,
-    steps=_HEADROOM,
+    steps=HEADROOM,
     description=(
         "Resident limit minus running and waiting. Negative: what was accepted cannot all grow to full "
         "length. Scale out on this figure, before it is 0."
@@ -88,13 +88,17 @@ _RANKS = table(
         Column(title="Bound by", label="bound", expr=q.RANK_BOUND),
         Column(title="Fit now", expr=q.RANK_NOW),
         Column(title="Resident limit", expr=q.RANK_LIMIT),
-        Column(title="Headroom", expr=q.RANK_HEADROOM, settings=coloured(_HEADROOM)),
+        Column(title="Headroom", expr=q.RANK_HEADROOM, settings=coloured(HEADROOM)),
         Column(title="Running", expr=q.RANK_RUNNING),
         Column(title="Pool in use", expr=q.RANK_USAGE, settings={"unit": "percentunit", "decimals": 0}),
         Column(
             title="Worst case / pool",
             expr=q.RANK_WORST_CASE,
-            settings={"unit": "percentunit", **coloured(((None, NEUTRAL), (0, GOOD), (1.000001, WARN)))},
+            settings={
+                "unit": "percentunit",
+                "custom.width": 140,
+                **coloured(((None, NEUTRAL), (0, GOOD), (1.000001, WARN))),
+            },
         ),
         Column(title="Daemon", label="instance"),
         Column(title="Job", label="job"),
@@ -179,6 +183,7 @@ _FINISHED = series(
     {"{{reason}}, rank {{rank}}": q.FINISHED_PER_MINUTE},
     unit="cpm",
     stacked=True,
+    tints={"/^stop/": GOOD, "/^abort/": WARN, "/^error/": BAD},
     description=(
         "A growing share of length: answers are cut at the limit. abort: clients give up, often after "
         "waiting. error: read the engine's log. llama.cpp does not count finished requests."
@@ -257,7 +262,7 @@ _MODEL_ERROR = stat(
     q.MODEL_ERROR,
     unit="percentunit",
     legend=_LEGEND,
-    steps=((None, BAD), (0, GOOD), (0.000001, BAD)),
+    steps=((None, NEUTRAL), (LEAST, BAD), (0, GOOD), (0.000001, BAD)),
     description=(
         "The cost model's blocks of a full-length request against the engine's. Anything but 0 %: check "
         "that model_config is the model that is served; see "
@@ -300,7 +305,7 @@ dashboard = house_dashboard(
     panels=arrange(
         Row(title="Can $server take one more full-length request?"),
         (4, [_ROOM, _NOW, _LIMIT, _EMPTY, _HEADROOM_STAT, _FULL_LENGTH]),
-        (6, [_RANKS]),
+        (5, [_RANKS]),
         Row(title="Pool"),
         (8, [_FITS, _USAGE, _TOKENS]),
         Row(title="Requests"),
@@ -312,6 +317,6 @@ dashboard = house_dashboard(
         (8, [_BESIDE, _BESIDE_TOKENS]),
         (8, [_MODEL_ERROR, _BASIS, _MEMORY]),
         Row(title="What is not known"),
-        (7, [server_sources()]),
+        (5, [server_sources()]),
     ),
 )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dashboards import queries as q
 from dashboards.fields import BAD, GOOD, NEUTRAL, words
-from dashboards.panels import Column, Panel, table
+from dashboards.tables import Column, table
+
+if TYPE_CHECKING:
+    from dashboards.panels import Panel
 
 UP_OR_DOWN = words({"0": ("down", BAD), "1": ("up", GOOD)})
 
@@ -16,7 +21,7 @@ def sources_table(*, up: str, reason: str, age: str, title: str) -> Panel:
         [
             Column(title="State", expr=up, settings=UP_OR_DOWN),
             Column(title="Source", label="source"),
-            Column(title="Target", label="target"),
+            Column(title="Target", label="target", settings={"custom.width": 320}),
             Column(
                 title="Reason",
                 label="reason",

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from dashboards import queries_triage as q
-from dashboards.fields import BAD, GOOD, NEUTRAL
+from dashboards.fields import FALL
 from dashboards.layout import Row, annotation, arrange
 from dashboards.layout import dashboard as house_dashboard
-from dashboards.panels import Column, bars, series, stat, table, text
+from dashboards.panels import bars, series, stat, text
 from dashboards.sources import server_sources
+from dashboards.tables import Column, table
 from dashboards.variables import back_variable, baseline_variable, node_variables, server_variable
 
-_FALL = ((None, BAD), (-0.05, NEUTRAL), (0.05, GOOD))
 _LEGEND = "{{instance}}"
 
 _READ_FIRST = text(
@@ -38,18 +38,19 @@ _CHANGE = stat(
     q.CHANGE,
     unit="percentunit",
     legend=_LEGEND,
-    steps=_FALL,
+    steps=FALL,
     description=(
         "Typical requests that the pool holds now against then; -50 % is half. Red: read the bars beside "
         "it. unknown: no history of that time or nothing finished lately, so nothing can be compared."
     ),
 )
 _FACTORS = bars(
-    "What changed capacity since $baseline, as kvwatch reckons",
+    "What changed capacity since $baseline",
     q.FACTORS,
     unit="percentunit",
     rows="factor",
-    steps=_FALL,
+    steps=FALL,
+    bounds={"decimals": 1},
     description=(
         "What each factor alone did; multiplied (1 + each) they give together. Act on the longest red bar: "
         "pool, look at the card; cost per token, look for a deploy; lengths, ask the clients. "
@@ -61,7 +62,8 @@ _TWO_MOMENTS = bars(
     q.TWO_MOMENTS,
     unit="percentunit",
     rows="factor",
-    steps=_FALL,
+    steps=FALL,
+    bounds={"decimals": 1},
     description=(
         "For any two moments: set the end of the time range to the later one, and choose how far before "
         "the earlier one lies. Made by Prometheus from full-length cost, so hybrids are approximate; act on "
@@ -82,24 +84,28 @@ _IDENTITY = table(
     "What runs now",
     [
         Column(title="Server", label="server"),
-        Column(title="Engine", label="engine", expr=q.IDENTITY),
-        Column(title="Version", label="version"),
+        Column(title="Engine", label="engine", expr=q.IDENTITY, settings={"custom.width": 65}),
+        Column(title="Version", label="version", settings={"custom.width": 75}),
         Column(title="Model", label="model"),
-        Column(title="Fingerprint", label="fingerprint"),
+        Column(title="Fingerprint", label="fingerprint", settings={"custom.width": 110}),
         Column(title="Started ago", expr=q.SINCE_START, settings={"unit": "s"}),
-        Column(title="Flags changed ago", expr=q.SINCE_CHANGE, settings={"unit": "s", "noValue": "not seen"}),
-        Column(title="Pinned pool", expr=q.PIN, settings={"unit": "bytes"}),
+        Column(
+            title="Flags changed ago",
+            expr=q.SINCE_CHANGE,
+            settings={"unit": "s", "noValue": "not seen", "custom.width": 135},
+        ),
+        Column(title="Pinned pool", expr=q.PIN, settings={"unit": "bytes", "noValue": "none known"}),
         Column(title="Cache type", label="cache_dtype", expr=q.SETTINGS),
-        Column(title="Tensor parallel", label="tensor_parallel"),
-        Column(title="Block size", label="block_size"),
-        Column(title="Batched tokens", label="max_num_batched_tokens"),
-        Column(title="Daemon", label="instance"),
-        Column(title="Job", label="job"),
+        Column(title="Tensor parallel", label="tensor_parallel", settings={"custom.width": 125}),
+        Column(title="Block size", label="block_size", settings={"custom.width": 85}),
+        Column(title="Batched tokens", label="max_num_batched_tokens", settings={"custom.width": 125}),
+        Column(title="Daemon", label="instance", settings={"custom.width": 125}),
+        Column(title="Job", label="job", settings={"custom.width": 70}),
     ],
     description=(
         "Started about when capacity fell, with the same fingerprint: a restart, not a deploy; look at the "
-        "neighbours. Another fingerprint or version: ask who deployed. Pinned pool unknown: not pinned, or "
-        "not read."
+        "neighbours. Another fingerprint or version: ask who deployed. No pin known: not pinned, or not "
+        "read."
     ),
     sort_by="Server",
 )
@@ -217,10 +223,10 @@ dashboard = house_dashboard(
         Row(title="The factors over time"),
         (8, [_POOL, _COST, _LENGTH]),
         Row(title="What happened then"),
-        (5, [_IDENTITY]),
+        (4, [_IDENTITY]),
         (8, [_NEIGHBOURS, _GROWTH]),
         (8, [_REQUESTS, _REDONE, _REUSE]),
         Row(title="What is not known"),
-        (7, [server_sources()]),
+        (5, [server_sources()]),
     ),
 )

@@ -37,7 +37,7 @@ def baseline_variable() -> Choice:
 
 def back_variable() -> Choice:
     """Return how far before the end of the time range the other moment lies."""
-    return Choice(name="back", label="The other moment, before", query="1h,10m,6h,1d,7d,30d")
+    return Choice(name="back", label="The other moment, before", query="1h,1m,10m,6h,1d,7d,30d")
 
 
 def _many(name: str, label: str, query: str) -> Variable:

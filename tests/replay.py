@@ -49,9 +49,9 @@ class Replay:
         if answer.drip_seconds is None and len(answer.body) <= _AT_ONCE_BYTES:
             return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
         response = web.StreamResponse(status=answer.status, headers=answer.headers)
-        await response.prepare(request)
         step = _AT_ONCE_BYTES if answer.drip_seconds is None else 1
         with contextlib.suppress(ConnectionError):  # the reader has had enough
+            await response.prepare(request)
             for position in range(0, len(answer.body), step):
                 await response.write(answer.body[position : position + step])
                 await asyncio.sleep(answer.drip_seconds or 0)

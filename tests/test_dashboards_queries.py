@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.prometheus
 
 NODE = 'job="kvwatch", instance="n"'
-FILLED = {"baseline": "1d", "back": "1h", "job": ".*", "instance": ".*", "server": "s", "device": "d"}
+FILLED = {
+    "baseline": "1d",
+    "back": "1h",
+    "job": ".*",
+    "instance": ".*",
+    "server": "s",
+    "device": "d",
+    "__range": "2h",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,12 @@ def of_rank(name: str, rank: int = 0, more: str = "") -> str:
 def of_device(name: str, more: str = "") -> str:
     """Return a series of the device."""
     return f'kvwatch_{name}{{{NODE}, device="d"{more}}}'
+
+
+def finding(rule: str, severity: str, *, server: str = "", device: str = "") -> str:
+    """Return a finding."""
+    about = f'rule="{rule}", severity="{severity}", server="{server}", device="{device}"'
+    return f"kvwatch_finding{{{NODE}, {about}}}"
 
 
 _RATIO = f'kvwatch_capacity_change_ratio{{{NODE}, server="s", baseline="1d"}}'
@@ -106,6 +120,53 @@ CASES = {
         },
         query=card.SHARE_OVER,
         answer={f'{{{NODE}, device="d"}}': 0.25},
+    ),
+    "a rank of two lost half of its pool in the time range": Case(
+        series={of_rank("kv_capacity_bytes"): "100x150", of_rank("kv_capacity_bytes", 1): "300x100 100x60"},
+        query=triage.FLEET_POOL,
+        answer={f'{{{NODE}, server="s"}}': -0.5},
+    ),
+    "a rank that is not known now is no loss": Case(
+        series={of_rank("kv_capacity_bytes"): "100x150", of_rank("kv_capacity_bytes", 1): "300x100 _x60"},
+        query=triage.FLEET_POOL,
+        answer={f'{{{NODE}, server="s"}}': 0},
+    ),
+    "bytes a token doubled in the time range": Case(
+        series={of_rank("kv_bytes_per_token"): "100x100 200x60"},
+        query=triage.FLEET_COST,
+        answer={f'{{{NODE}, server="s"}}': 1},
+    ),
+    "a pool that is not known now has changed by nothing that is known": Case(
+        series={of_rank("kv_capacity_bytes"): "100x100 _x60"}, query=triage.FLEET_POOL, answer={}
+    ),
+    "findings have a rank by severity": Case(
+        series={
+            f"kvwatch_up{{{NODE}}}": "1x150",
+            finding("preempting", "warning", server="s"): "1x150",
+            finding("share_sum_unknown", "info", device="d"): "1x150",
+            finding("waiting_pool_full", "critical", server="s"): "1x150",
+        },
+        query=card.ALL_FINDINGS,
+        answer={
+            f'{{{NODE}, rule="waiting_pool_full", server="s"}}': 1,
+            f'{{{NODE}, rule="preempting", server="s"}}': 2,
+            f'{{{NODE}, rule="share_sum_unknown", device="d"}}': 3,
+        },
+    ),
+    "a daemon that answers found nothing": Case(
+        series={f"kvwatch_up{{{NODE}}}": "1x150"}, query=card.ALL_FINDINGS, answer={'{rule="none"}': 0}
+    ),
+    "no daemon answers, so nobody judged": Case(series={}, query=card.ALL_FINDINGS, answer={}),
+    "a card has the findings of its servers, and no others": Case(
+        series={
+            of_device("device_memory_total_bytes"): "100x150",
+            of_device("server_device_memory_bytes", ', server="s"'): "60x150",
+            finding("preempting", "warning", server="s"): "1x150",
+            finding("preempting", "warning", server="elsewhere"): "1x150",
+            finding("orphan_memory", "warning", device="other"): "1x150",
+        },
+        query=card.FINDINGS,
+        answer={f'{{{NODE}, rule="preempting", server="s"}}': 2},
     ),
     "nothing found by a daemon that answers is 0": Case(
         series={f"kvwatch_up{{{NODE}}}": "1x150"}, query=card.FINDING_COUNT, answer={"{}": 0}

@@ -23,14 +23,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.prometheus]
 
 
 @contextlib.asynccontextmanager
-async def prometheus(folder: Path, target: str) -> AsyncIterator[str]:
-    """Run Prometheus, scraping `target` every 200 ms; yield its URL."""
+async def prometheus(folder: Path, target: str, *, interval: str = "200ms") -> AsyncIterator[str]:
+    """Run Prometheus, scraping `target`; yield its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     file = folder / "prometheus.yml"
     file.write_text(
-        "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+        f"global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n"
         f"scrape_configs: [{{job_name: kvwatch, static_configs: [{{targets: ['{target}']}}]}}]\n"
     )
     process = await asyncio.create_subprocess_exec(

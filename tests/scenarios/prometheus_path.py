@@ -35,6 +35,11 @@ def exposition(snapshot: Snapshot, at: float, instance: str) -> Iterator[str]:
     """Yield a snapshot's lines as scraped at a moment: with the labels of the scrape and a timestamp."""
     families = Families("15 min")
     add_data(families, snapshot)
+    yield from scraped(families, at, instance)
+
+
+def scraped(families: Families, at: float, instance: str) -> Iterator[str]:
+    """Yield the lines of families."""
     own = f'job="kvwatch",instance="{instance}"'
     for family in families.used():
         for sample in family.samples:
