@@ -12,11 +12,14 @@ COPY kvwatch kvwatch
 # What `kvwatch dashboards` writes.
 COPY dashboards/json dashboards/json
 COPY deploy deploy
+# What `kvwatch help` shows.
+COPY docs docs
 RUN python -m venv /opt/kvwatch && /opt/kvwatch/bin/pip install --no-cache-dir --disable-pip-version-check .
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="kvwatch" \
       org.opencontainers.image.description="Live GPU memory and KV cache exporter for vLLM and llama.cpp" \
+      org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/kvwatch /opt/kvwatch
 # For the history; a volume that is mounted here first gets this owner. Group 0, so that root without capabilities may

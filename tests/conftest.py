@@ -58,7 +58,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
-_PROGRAMS = {"prometheus": ("promtool", "prometheus"), "browser": ("chromium",)}
+_PROGRAMS = {"prometheus": ("promtool", "prometheus"), "browser": ("chromium",), "tmux": ("tmux",)}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
