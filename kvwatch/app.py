@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kvwatch.capacity_watch import CapacityWatch
     from kvwatch.config import Config, Server
     from kvwatch.history.keeper import Keeper
+    from kvwatch.web_config_watch import WebConfigWatch
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,8 @@ class Daemon:
 
     Args:
         config: what to start with.
-        load: reads the configuration again, for SIGHUP; None when there is no file. Raises ConfigError.
+        load: reads the configuration again, for SIGHUP; None when there is no file. Raises ConfigError, as
+            the daemon itself does where its web configuration is bad.
         devices: how NVML is reached.
         on_listen: gets the address that was bound.
         pace: how many seconds of the findings' rules pass in one.
@@ -121,6 +123,7 @@ class Daemon:
         self._on_listen = on_listen
         self._pace = pace
         self._reload_state = ReloadState(successful=True, succeeded_at=time.time())
+        self._access = None if config.web_config_file is None else open_access(config.web_config_file)
         self._stop = asyncio.Event()
         self._poll_now = asyncio.Event()
 
@@ -130,12 +133,12 @@ class Daemon:
 
         loop = asyncio.get_running_loop()
         history = open_history(self._config, os.environ)
-        changes = None if history is None else open_changes(history)
+        changes = None if history is None else open_changes(history, pace=self._pace)
         async with open_poller(self._config, self._devices, history, changes, pace=self._pace) as poller:
             exposition = Exposition(
                 SnapshotCollector(
                     current=lambda: poller.snapshot,
-                    reload_state=lambda: self._reload_state,
+                    reload_state=self._reloads,
                     clock=time.monotonic,
                 ),
                 clock=time.monotonic,
@@ -152,6 +155,7 @@ class Daemon:
                     listen.host,
                     listen.port,
                     self._on_listen,
+                    self._access,
                 )
             )
             polls = asyncio.create_task(self._poll_for_ever(poller, exposition, history))
@@ -172,6 +176,11 @@ class Daemon:
             for task in done:
                 task.result()  # raises what ended it, if anything did
         log.info("stopped")
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections are TLS."""
+        return self._access is not None and self._access.tls() is not None
 
     def stop(self) -> None:
         """End `run`."""
@@ -214,9 +223,23 @@ class Daemon:
         poller.devices.take_up()
         self._poll_now.set()
 
+    def _reloads(self) -> ReloadState:
+        """Return the last load of the configuration and the web configuration: as bad as the worse one."""
+        access, own = self._access, self._reload_state
+        if access is None:
+            return own
+        return ReloadState(
+            successful=own.successful and access.successful,
+            succeeded_at=max(own.succeeded_at, access.succeeded_at),
+        )
+
     def _reload(self, poller: Poller) -> None:
         from kvwatch.config import ConfigError  # noqa: PLC0415 - see kvwatch.cli: only a daemon with a file
 
+        if self._access is not None:
+            self._access_look = asyncio.create_task(self._access.look(force=True))
+        if self._load is None and self._access is not None:
+            return
         if self._load is None:
             log.warning("SIGHUP: there is no configuration file to load")
             return
@@ -229,7 +252,7 @@ class Daemon:
             return
         kept = [
             key
-            for key in ("listen", "nvml", "scrape", "history", "pods", "log")
+            for key in ("listen", "web_config_file", "nvml", "scrape", "history", "pods", "log")
             if getattr(config, key) != getattr(self._config, key)
         ]
         if kept:
@@ -260,11 +283,18 @@ def open_history(config: Config, environment: Mapping[str, str]) -> Keeper | Non
     return Keeper(store, Recorder(step=step_seconds(config.interval_seconds)), asked=asked)
 
 
-def open_changes(history: Keeper) -> CapacityWatch:
+def open_access(path: Path) -> WebConfigWatch:
+    """Return who may connect and how. Raises ConfigError where the web configuration is bad."""
+    from kvwatch.web_config_watch import WebConfigWatch  # noqa: PLC0415 - only with a web configuration
+
+    return WebConfigWatch(path)
+
+
+def open_changes(history: Keeper, *, pace: float = 1.0) -> CapacityWatch:
     """Return what asks the history how capacities changed."""
     from kvwatch.capacity_watch import CapacityWatch  # noqa: PLC0415 - only with a history
 
-    return CapacityWatch(history.path)
+    return CapacityWatch(history.path, pace=pace)
 
 
 def watch_of(config: Config, *, pace: float = 1.0) -> Watch:

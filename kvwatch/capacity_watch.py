@@ -20,23 +20,26 @@ log = logging.getLogger(__name__)
 _FIRST_SECONDS = 90.0
 """After the daemon's start: the first minute is written by then."""
 _INTERVAL_SECONDS = 300.0
+_SHORTEST_SECONDS = 10.0
 _DEADLINE_SECONDS = 60.0
 _PACKAGES = Path(__file__).parents[1]
 _LISTS = ("evidence", "levers")
 
 
 class CapacityWatch:
-    """Keeps the answers of the last look; `run` looks again and again."""
+    """Keeps the answers of the last look; `run` looks again and again, sooner where time passes faster."""
 
-    def __init__(self, path: Path, *, interval_seconds: float = _INTERVAL_SECONDS) -> None:
+    def __init__(self, path: Path, *, interval_seconds: float = _INTERVAL_SECONDS, pace: float = 1.0) -> None:
         self._path = path
-        self._interval_seconds = interval_seconds
+        self._first_seconds = min(_FIRST_SECONDS, interval_seconds) / pace
+        # A look is a process: however fast time passes, it is not to take much of the machine.
+        self._interval_seconds = max(interval_seconds / pace, min(interval_seconds, _SHORTEST_SECONDS))
         self.changes: tuple[CapacityChange, ...] = ()
         """None of them older than two looks; empty where the history cannot be read."""
 
     async def run(self) -> None:
         """Look until cancelled; a look that fails leaves nothing standing."""
-        await asyncio.sleep(min(_FIRST_SECONDS, self._interval_seconds))
+        await asyncio.sleep(self._first_seconds)
         while True:
             try:
                 self.changes = await self._look()

@@ -5,8 +5,6 @@ Nobody but the command line and the wiring imports this module: everyone else ge
 
 from __future__ import annotations
 
-import difflib
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kvwatch.config_models import SECTIONS, Config, History, Server, Strict, keys_of
+from kvwatch.config_problems import ConfigError, in_file_order, unknown_key, unreadable
 from kvwatch.config_values import Listen, name_of_url, parse_url, shown
-from kvwatch.config_yaml import Document, Key, Position, Problem, UnreadableError, parse_yaml, read_text
+from kvwatch.config_yaml import Document, Key, Problem, UnreadableError, parse_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -32,16 +31,6 @@ __all__ = [
     "parse_config",
 ]
 
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-
-
-class ConfigError(Exception):
-    """A configuration that was refused, with all its problems in the order of the file."""
-
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
-        self.problems = problems
-
 
 def default_config() -> Config:
     """Return what holds with no file at all: every default and no server."""
@@ -53,7 +42,7 @@ def load_config(path: Path, engines: Collection[str]) -> Config:
     try:
         text = read_text(path)
     except UnreadableError as error:
-        problem = _unreadable(str(path), error)
+        problem = unreadable(str(path), error)
     else:
         return parse_config(text, str(path), engines)
     raise ConfigError((problem,))
@@ -64,7 +53,7 @@ def parse_config(text: str, file: str, engines: Collection[str]) -> Config:
     try:
         document = parse_yaml(text)
     except UnreadableError as error:
-        problems: tuple[Problem, ...] = (_unreadable(file, error),)
+        problems: tuple[Problem, ...] = (unreadable(file, error),)
     else:
         values = {} if document.value is None else document.value
         context = {
@@ -75,13 +64,9 @@ def parse_config(text: str, file: str, engines: Collection[str]) -> Config:
         found += [(key, message) for key, message in _contradictions(values, document)]
         if config is not None and not found and not document.problems:
             return config
-        problems = _in_file_order(file, document, found)
+        problems = in_file_order(file, document, found)
     # Outside of every except clause, so that no traceback carries the input along.
     raise ConfigError(problems)
-
-
-def _unreadable(file: str, error: UnreadableError) -> Problem:
-    return Problem(file=file, line=error.position and error.position.line, key="", message=error.message)
 
 
 def _validate(values: Any, context: dict[str, Any]) -> tuple[Config | None, list[tuple[Key, str]]]:
@@ -100,7 +85,7 @@ def _message(key: Key, kind: str, value: object, context: dict[str, Any]) -> str
         case "value_error":
             return str(context["error"])
         case "extra_forbidden":
-            return _unknown_key(key)
+            return unknown_key(key, keys_of(_section(key[:-1])))
         case "missing":
             return "the key is missing; every server needs a url, such as http://127.0.0.1:8000"
         case "tuple_type":
@@ -111,13 +96,6 @@ def _message(key: Key, kind: str, value: object, context: dict[str, Any]) -> str
 def _section(key: Key) -> type[Strict]:
     """Return the model of the mapping at a key."""
     return SECTIONS[str(key[0])] if key else Config
-
-
-def _unknown_key(key: Key) -> str:
-    allowed = keys_of(_section(key[:-1]))
-    near = difflib.get_close_matches(str(key[-1]).lower().replace("-", "_"), allowed, n=1)
-    guess = f"did you mean {near[0]}? " if near else ""
-    return f"unknown key; {guess}allowed: {', '.join(allowed)}"
 
 
 def _contradictions(values: Any, document: Document) -> Iterator[tuple[Key, str]]:
@@ -174,26 +152,3 @@ def _short_window(values: dict[str, Any]) -> Iterator[tuple[Key, str]]:
         key = "typical_window" if "typical_window" in keys else "interval"
         message = "typical_window is shorter than two intervals; lengthen it or shorten the interval"
         yield (key,), message
-
-
-def _in_file_order(file: str, document: Document, found: list[tuple[Key, str]]) -> tuple[Problem, ...]:
-    placed = [*document.problems]
-    for key, message in found:
-        placed.append((key, document.position(key) or Position(1, 1), message))
-    placed.sort(key=lambda item: item[1])
-    return tuple(
-        Problem(file=file, line=position.line, key=_spelled(key), message=message)
-        for key, position, message in placed
-    )
-
-
-def _spelled(key: Key) -> str:
-    """Spell a key as in `servers[0].url`."""
-    text = ""
-    for part in key:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            plain = part if _PLAIN_KEY.fullmatch(part) else shown(part)
-            text += f".{plain}" if text else plain
-    return text

@@ -241,6 +241,8 @@ class Config(Strict):
     """Everything the daemon was told."""
 
     listen: Annotated[Listen, BeforeValidator(parse_listen)] = Listen(host="127.0.0.1", port=9836)
+    web_config_file: Annotated[Path, BeforeValidator(_absolute_path)] | None = None
+    """TLS, users and headers, in the format of Prometheus' exporters; None: plain HTTP for everybody."""
     interval_seconds: Annotated[float, BeforeValidator(duration_between("200ms", "1h"))] = Field(
         default=5.0, alias="interval"
     )

@@ -72,6 +72,8 @@ def shown(value: object) -> str:
             return "a list"
         case str() if "://" in value:
             return "a URL"
+        case str() if value.startswith("$2"):
+            return "a hash"
         case str() if len(value) > _SHOWN_CHARACTERS:
             return repr(value[:_SHOWN_CHARACTERS] + "...")
         case str():

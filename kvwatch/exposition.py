@@ -36,6 +36,10 @@ class _Format:
     compressed: bool
 
 
+class TooManySelectionsError(Exception):
+    """More different selections of families were asked for since the last poll than are rendered."""
+
+
 class SnapshotCollector:
     """Collect the families of the current snapshot; data that is stale is withdrawn, health stays."""
 
@@ -86,6 +90,8 @@ class Exposition:
 
     KEEP_READY_SECONDS = 60.0
     """A format that was asked for so recently is rendered ahead of the next scrape."""
+    MOST_SELECTIONS = 16
+    """Different selections of families that are rendered of one snapshot; each costs as much as all."""
 
     def __init__(self, collector: SnapshotCollector, *, clock: Callable[[], float]) -> None:
         self._collector = collector
@@ -94,13 +100,17 @@ class Exposition:
         self._registry.register(collector)
         self._key: tuple[int, bool, ReloadState] | None = None
         self._rendered: dict[_Format, bytes] = {}
+        self._selected: dict[tuple[bool, frozenset[str]], bytes] = {}
         self._asked: dict[_Format, float] = {}
 
     def render(self, *, openmetrics: bool, compressed: bool, names: Sequence[str] = ()) -> tuple[bytes, str]:
-        """Return the body and its content type; only the families of `names` when some are given."""
+        """Return the body and its content type; only the families of `names` when some are given.
+
+        Raises TooManySelectionsError.
+        """
         content_type = OPENMETRICS_CONTENT_TYPE if openmetrics else CONTENT_TYPE_PLAIN_0_0_4
         if names:
-            body = self._generate(openmetrics=openmetrics, names=names)
+            body = self._selection(openmetrics=openmetrics, names=frozenset(names))
             return _compressed(body) if compressed else body, content_type
         wanted = _Format(openmetrics=openmetrics, compressed=compressed)
         self._asked[wanted] = self._clock()
@@ -112,10 +122,22 @@ class Exposition:
             if self._clock() - at <= self.KEEP_READY_SECONDS:
                 self._body(wanted)
 
-    def _body(self, wanted: _Format) -> bytes:
+    def _selection(self, *, openmetrics: bool, names: frozenset[str]) -> bytes:
+        self._let_go_of_old()
+        wanted = (openmetrics, names)
+        if wanted not in self._selected:
+            if len(self._selected) >= self.MOST_SELECTIONS:
+                raise TooManySelectionsError
+            self._selected[wanted] = self._generate(openmetrics=openmetrics, names=sorted(names))
+        return self._selected[wanted]
+
+    def _let_go_of_old(self) -> None:
         key = self._collector.key()
         if key != self._key:
-            self._key, self._rendered = key, {}
+            self._key, self._rendered, self._selected = key, {}, {}
+
+    def _body(self, wanted: _Format) -> bytes:
+        self._let_go_of_old()
         if wanted not in self._rendered:
             if wanted.compressed:
                 plain = self._body(_Format(openmetrics=wanted.openmetrics, compressed=False))

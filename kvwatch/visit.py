@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from kvwatch.engines import ADAPTERS, detect
 from kvwatch.readings import Outcome, Page, Reason, Source, SourceError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TEXT_CHARACTERS = 1_024  # a model's name, its path, a setting
 _MAX_PAGES = 8  # an adapter asks for three; more is a loop
 
 
@@ -73,7 +74,7 @@ async def visit(
                 adapter = found
         while (path := adapter.next_path(pages)) is not None:
             await fetch(path)
-        reading = adapter.read(pages)
+        reading = _shortened(adapter.read(pages))
     except SourceError as error:
         reason, detail = error.reason, error.detail
     except Exception as error:  # a bug in one adapter must not blind the other servers
@@ -87,6 +88,17 @@ async def visit(
         duration_seconds=clock() - started,
     )
     return Visit(pages=tuple(pages.values()), adapter=adapter, reading=reading, outcome=outcome)
+
+
+def _shortened(reading: EngineReading) -> EngineReading:
+    """Cut texts that no engine says: they become labels, and every scraper's and the history's burden."""
+    texts: dict[str, Any] = {
+        field.name: f"{text[:_TEXT_CHARACTERS]}..."
+        for field in fields(reading)
+        if isinstance(text := getattr(reading, field.name), str) and len(text) > _TEXT_CHARACTERS
+    }
+    settings = tuple((name, text[:_TEXT_CHARACTERS]) for name, text in reading.settings)
+    return replace(reading, settings=settings, **texts) if texts or settings != reading.settings else reading
 
 
 def _unvisited(target: Target, hindrance: Hindrance) -> Visit:

@@ -36,7 +36,8 @@ FIXTURES = Path(__file__).parent / "config"
 DOCS = Path(__file__).parent.parent / "docs" / "configuration.md"
 
 TOP_KEYS = (
-    "listen, interval, typical_window, share_limit, discovery, nvml, scrape, history, pods, log, servers"
+    "listen, web_config_file, interval, typical_window, share_limit, discovery, nvml, scrape, history, pods, "
+    "log, servers"
 )
 SERVER_KEYS = (
     "name, url, engine, bearer_token_file, ca_file, pid, container, unit, model_config, full_length_tokens, "
@@ -195,7 +196,7 @@ INVALID = {
         "1: pods: give one of kubelet and file",
     ],
     "not-in-this-version": [
-        f"3: web_config_file: unknown key; allowed: {TOP_KEYS}",
+        f"3: telemetry: unknown key; allowed: {TOP_KEYS}",
     ],
     "not-utf8": [
         "2: this line is not UTF-8; save the file as UTF-8",
@@ -755,4 +756,6 @@ class TestDocs:
             6721623818,
             tmp_path / "ca.pem",
         )
-        assert config.model_copy(update={"servers": (), "pods": None}) == default_config()
+        assert config.web_config_file == tmp_path / "web.yml"
+        rest = {"servers": (), "pods": None, "web_config_file": None}
+        assert config.model_copy(update=rest) == default_config()

@@ -65,6 +65,21 @@ def read_stat(root: Path, pid: int) -> ProcessStat | None:
         return None
 
 
+def read_user(root: Path, pid: int) -> int | None:
+    """Return the effective user of a process, as everybody may read it; None where it is gone or hidden.
+
+    The owner of /proc/PID will not do: root owns the folder of a process that must not be dumped (proc(5)).
+    """
+    try:
+        with open(f"{root}/{pid}/status", "rb", buffering=0) as status:  # noqa: PTH123 - as `read_stat`
+            for line in status.read(_STAT_BYTES).splitlines():
+                if line.startswith(b"Uid:"):
+                    return int(line.split()[2])
+    except (OSError, IndexError, ValueError):
+        return None
+    return None
+
+
 def read_identity(
     root: Path, pid: int, boot_time: int | None, cache: TraitCache | None = None
 ) -> ProcessIdentity | None:

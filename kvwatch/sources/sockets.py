@@ -33,6 +33,8 @@ class ListeningSocket:
     address: Address
     port: int
     inode: int
+    uid: int
+    """Of the user who opened it; the table tells this to everybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +201,12 @@ def _read_table(path: Path, ports: Container[int]) -> Iterator[ListeningSocket]:
                 if fields[3] != _LISTEN:
                     continue
                 address, _, port = fields[1].partition(b":")
-                inode = int(fields[9])
+                inode, uid = int(fields[9]), int(fields[7])
                 # A socket that no descriptor names any more has inode 0.
                 if inode != 0 and int(port, 16) in ports:
-                    yield ListeningSocket(address=table_address(address), port=int(port, 16), inode=inode)
+                    yield ListeningSocket(
+                        address=table_address(address), port=int(port, 16), inode=inode, uid=uid
+                    )
             except (IndexError, ValueError):
                 continue
 

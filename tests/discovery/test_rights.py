@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -58,6 +59,26 @@ def test_other_users_servers_are_found_by_what_their_command_lines_state(tmp_pat
         _, targets = seen_by_nobody()
         assert targets[one.pid] == [f"http://127.0.0.1:{one.port}", None]
         assert targets[other.pid] == [f"http://127.0.0.1:{other.port}", None]
+
+
+@needs_root
+def test_words_alone_do_not_make_another_users_port_a_servers(tmp_path: Path) -> None:
+    """Anybody can start a process with a server's words; a stranger's page behind its port is not asked."""
+    os.seteuid(1)
+    try:
+        stranger = socket.create_server(("127.0.0.1", free_port()))
+    finally:
+        os.seteuid(0)
+    with stranger:
+        port = stranger.getsockname()[1]
+        words = ("llama-server", "-c", "import time; time.sleep(60)", "--port", str(port), "-m", "tiny.gguf")
+        fake = subprocess.Popen(words, executable=sys.executable)
+        try:
+            _, targets = seen_by_nobody()
+        finally:
+            fake.kill()
+            fake.wait()
+    assert targets[fake.pid] == [f"http://127.0.0.1:{port}", "loading"]
 
 
 @needs_root

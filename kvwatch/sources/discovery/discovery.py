@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kvwatch.readings import Outcome, Reason, Source
 from kvwatch.sources.discovery.candidates import CandidateScan
 from kvwatch.sources.discovery.claims import ClaimReader
+from kvwatch.sources.discovery.crowd import bounded
 from kvwatch.sources.discovery.descent import Descent
 from kvwatch.sources.discovery.doors import Door, DoorFinder
 from kvwatch.sources.discovery.found import DISCOVERY, Found, Names
@@ -63,6 +64,7 @@ class Discovery:
         self._book = KnockBook()
         self._strangers = Strangers(root, self._networks, self._descent, self._finder, self._book)
         self._services: tuple[Service, ...] = ()
+        self._left_out = ""
         self._doors: dict[Key, Door] = {}
         self._names = Names()
         self._gpu_processes: frozenset[tuple[int, int]] = frozenset()
@@ -97,7 +99,7 @@ class Discovery:
             reason = Reason.PERMISSION if isinstance(error, PermissionError) else Reason.NOT_FOUND
             return Found(outcome=_outcome(reason, f"cannot list {self._root}: {error.strerror}"))
         if changed:
-            self._services = services_of(self._scan.candidates)
+            self._services, self._left_out = bounded(self._root, services_of(self._scan.candidates))
         if everything:
             self._claims.forget()
         for url, answer in answers.items():
@@ -210,6 +212,8 @@ class Discovery:
             return _outcome(Reason.PERMISSION, detail)
         if denied is not None:
             return _outcome(Reason.PERMISSION, denied)
+        if self._left_out:
+            return _outcome(Reason.TOO_LARGE, self._left_out)
         detail = f"looked at {self._scan.count} processes, {gpu_count} of them on GPUs"
         return _outcome(None, f"{detail}: {len(self._services)} are vLLM's or llama-server's")
 

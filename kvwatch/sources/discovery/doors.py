@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvwatch.readings import Reason, SourceError
 from kvwatch.sources.discovery.networks import OWN
+from kvwatch.sources.processes import read_user
 from kvwatch.sources.sockets import find_holders, still_holds
 from kvwatch.target import Hindrance
 
@@ -105,7 +106,7 @@ class DoorFinder:
             family = self._descent.below(service.members, without=others)
         openings, unreadable = self.openings(namespace, entries, family)
         if not openings and unreadable and port is not None and entries:
-            return self._unseen(service, namespace, entries)
+            return self._unseen(service, namespace, entries, expected)
         if not openings:
             return Door(
                 namespace=namespace,
@@ -175,9 +176,21 @@ class DoorFinder:
             doors.append(door)
         return doors[0]
 
-    def _unseen(self, service: Service, namespace: str, entries: Sequence[ListeningSocket]) -> Door:
-        """Take the port that the command line states where nobody may see who holds it."""
-        entry = min(entries, key=_likeliest)
+    def _unseen(
+        self, service: Service, namespace: str, entries: Sequence[ListeningSocket], expected: str
+    ) -> Door:
+        """Take the port that the command line states where nobody may see who holds it, but whose user it is.
+
+        Anybody can give a process the words of a server, and the port of another user's program with them.
+        """
+        users = {read_user(self._root, member) for member in service.members}
+        own = [entry for entry in entries if entry.uid in users]
+        if not own:
+            hindrance = _not_open(service, held=True, unreadable=True)
+            return Door(
+                namespace=namespace, host=expected, port=service.port, hindrance=hindrance, waits=True
+            )
+        entry = min(own, key=_likeliest)
         host = self._networks.host_of(service.main.pid, namespace, entry)
         if isinstance(host, Hindrance):
             return Door(namespace=namespace, port=entry.port, hindrance=host)
