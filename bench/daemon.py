@@ -27,6 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import figures
 import subjects
+from crowd import measure_crowd
 from results import GROWTH, Results, table
 
 from tests.nvml_standin.build import build
@@ -144,6 +145,7 @@ def measure_daemon(results: Results, plan: Plan, fleet: subjects.Fleet, folder: 
         results.add("share of a core at 5 s, with a scrape a poll", share(scraped + child))
         results.add("first scrape after a poll, OpenMetrics", figures.median(first))
         measure_latency(results, daemon.url, plan.scrapes, "/metrics")
+        measure_crowd(results, daemon.url)
         body = subjects.Client(daemon.url).get()[2]
         results.add("bytes of a scrape, plain", len(body) / 1024)
         results.add("bytes of a scrape, gzip", len(gzip.compress(body, 6)) / 1024)

@@ -7,11 +7,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import figures
+from crowd import SCRAPERS
 from subjects import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+ALL = 100.0
 GROWTH = "a server among many / among few, CPU"
 
 
@@ -64,6 +66,10 @@ def table(results: Results, growth: Sequence[int], devices: Sequence[int]) -> li
         for kind in FORMATS:
             lines += [row(f"{label}, {kind}, p{percent}", "ms") for percent in (50, 99)]
     lines += [
+        row("one scraper alone, p50", "ms"),
+        row(f"{SCRAPERS} scrapers at once, p50", "ms"),
+        row(f"{SCRAPERS} scrapers at once, the last", "ms"),
+        row(f"{SCRAPERS} scrapers at once, answered", "%", "100 %", met=lambda value: value == ALL),
         row("resident memory of the daemon", "MiB", "70 MiB", met=lambda value: value <= 70),
         row("proportional memory of the daemon", "MiB"),
         row("resident memory of the NVML child", "MiB", "20 MiB", met=lambda value: value <= 20),

@@ -6,11 +6,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from kvwatch.app import Devices, open_poller
 from kvwatch.document import snapshot_document
 from kvwatch.logs import set_up_logging
 from kvwatch.readings import Reason
 from kvwatch.table import render_table
+from kvwatch.wiring import Devices, open_poller
 
 if TYPE_CHECKING:
     from kvwatch.config import Config

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvwatch.app import Daemon, Devices
+from kvwatch.app import Daemon
 from kvwatch.config import parse_config
 from kvwatch.engines import ADAPTERS
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from kvwatch.config import Config
+    from kvwatch.wiring import Devices
 
 Series = dict[str, dict[tuple[tuple[str, str], ...], float]]
 

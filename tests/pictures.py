@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvwatch.app import Devices, open_poller
 from kvwatch.config import default_config
 from kvwatch.triage.live import changes_in
+from kvwatch.wiring import Devices, open_poller
 from tests.browser import chromium, open_tab
 from tests.page import page_of
 from tests.scenarios.days import DAYS

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvwatch.app import Devices, open_poller
 from kvwatch.assessor import Assessor
 from kvwatch.finding import RuleId
 from kvwatch.readings import ProcessTable
+from kvwatch.wiring import Devices, open_poller
 from tests.daemon import config, running, value
 from tests.findings.states import Moment, Rank, vllm
 from tests.nvml_standin.build import build, write_scenario

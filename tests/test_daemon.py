@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from kvwatch.app import Devices
+from kvwatch.wiring import Devices
 from tests.daemon import config, parse, reason, running, value
 from tests.nvml_standin.build import build, write_scenario
 from tests.replay import Answer, edited, llamacpp_pages, replaying, vllm_pages

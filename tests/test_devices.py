@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvwatch.app import Devices
+from kvwatch.wiring import Devices
 from tests.daemon import Series, config, reason, running, value
 from tests.nvml_standin.build import build, write_scenario
 from tests.replay import CAPTURES, replaying, vllm_pages

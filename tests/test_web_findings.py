@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvwatch.app import Devices, open_poller
 from kvwatch.capacity_change import CapacityChange
 from kvwatch.finding import Finding, RuleId, Severity, Unjudged
+from kvwatch.wiring import Devices, open_poller
 from tests.browser import open_tab
 from tests.daemon import config
 from tests.page import page_of

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvwatch.app import Devices, open_poller
 from kvwatch.readings import DeviceReading, GpuProcess, Reason, Source
 from kvwatch.snapshot import (
     Component,
@@ -21,6 +20,7 @@ from kvwatch.snapshot import (
     Snapshot,
     SourceState,
 )
+from kvwatch.wiring import Devices, open_poller
 from tests.browser import open_tab
 from tests.daemon import Running, config, running
 from tests.page import page_of

@@ -49,8 +49,8 @@ async def ask_daemon(daemon: Daemon) -> AsyncGenerator[Answer, None]:
 
 async def poll_here(config: Config) -> AsyncGenerator[Answer, None]:
     """Yield the snapshots of a poller of this process, one an interval."""
-    from kvwatch.app import Devices, open_poller  # noqa: PLC0415 - reads NVML, /proc and pages
     from kvwatch.document import snapshot_document  # noqa: PLC0415
+    from kvwatch.wiring import Devices, open_poller  # noqa: PLC0415 - reads NVML, /proc and pages
 
     async with open_poller(config, Devices()) as poller:
         if config.discovery:

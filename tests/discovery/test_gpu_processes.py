@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvwatch.app import Devices
 from kvwatch.readings import Reason
 from kvwatch.target import Target
+from kvwatch.wiring import Devices
 from tests.daemon import config, reason, running, value
 from tests.discovery.stand_ins import (
     LLAMA_PAGES,
