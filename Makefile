@@ -32,6 +32,16 @@ SEEDS ?= 10
 test-scenarios: .venv
 	KVWATCH_SCENARIO_SEEDS=$(SEEDS) .venv/bin/python -m pytest tests/test_triage_scenarios.py
 
+# The dashboards and alerts against a real Prometheus, the demo's whole day of four minutes included: docs/demo.md.
+.PHONY: test-dashboards demo-alerts
+test-dashboards: .venv
+	.venv/bin/python -m pytest tests/test_dashboards*.py tests/test_rules.py tests/alerts tests/alerts/whole_day.py
+
+# The demo with Prometheus and Alertmanager beside it, to look at; FROM=12:00 begins at noon.
+FROM ?= 08:00
+demo-alerts: .venv
+	.venv/bin/python -m tests.alerts.look $(FROM)
+
 # The pictures in README and docs: of the page, and of the dashboards by answers of a real Prometheus.
 pictures: .venv
 	.venv/bin/python -m tests.pictures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,27 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
-_PROGRAMS = {"prometheus": ("promtool", "prometheus"), "browser": ("chromium",), "tmux": ("tmux",)}
+_OF_THE_MACHINE = re.compile(
+    r"tests/(alerts|discovery|top)/|tests/test_(attribution|cli|commands|custody|dashboards_live|demo_fleet"
+    r"|gpu_smoke|homes|hostile|inside|launches|orphans|owners|prometheus)"
+)
+"""Files whose tests start what looks like an engine, or look for engines among all processes."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a file's tests in one of the parallel runs, and in the same one what meets on the machine."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("machine" if _OF_THE_MACHINE.match(file) else file))
+
+
+_PROGRAMS = {
+    "prometheus": ("promtool", "prometheus"),
+    "alertmanager": ("prometheus-alertmanager",),
+    "browser": ("chromium",),
+    "tmux": ("tmux",),
+}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

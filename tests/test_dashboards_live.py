@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.prometheus]
 FOLDER = Path(__file__).parents[1] / "dashboards" / "json"
 SERVER = "chat"
 SCRAPED_SECONDS = 20.0
+LOOKED_SECONDS = 60.0
 INTERVALS = {"$__rate_interval": "5s", "$__range": "20s", "$back": "5s", "$baseline": "1d"}
 _NOTHING_DOWN = "no source of the demo is down"
-_NO_HISTORY = "there is no baseline: the demo is seconds old"
 _NO_DEPLOY = "no flags and no version changed while it was watched"
 WITHOUT_DATA = {
     "card: Orphan memory: A": "no server of the demo is gone",
@@ -38,8 +38,6 @@ WITHOUT_DATA = {
     "fleet: What changed in the time range shown: F": "no server started while the demo was watched",
     "server: What is not known about this server, and why: B": _NOTHING_DOWN,
     "triage: By how much others grew while it started: A": "no server started while the demo was watched",
-    "triage: Capacity since the baseline: A": _NO_HISTORY,
-    "triage: What changed capacity since $baseline: A": _NO_HISTORY,
     "triage: What is not known about this server, and why: B": _NOTHING_DOWN,
     "triage: What runs now: C": _NO_DEPLOY,
     "triage: What runs now: D": "the server has a share and no pinned pool",
@@ -119,6 +117,10 @@ async def test_every_query_is_answered_and_those_without_data_are_known(tmp_path
             return result
 
         await asyncio.sleep(SCRAPED_SECONDS)
+        # A look at the history is a process that lets others go first.
+        async with asyncio.timeout(LOOKED_SECONDS):
+            while not await ask("kvwatch_capacity_change_ratio"):  # noqa: ASYNC110 - Prometheus tells nobody
+                await asyncio.sleep(0.5)
         (memory, *_) = await ask(f'kvwatch_server_device_memory_bytes{{server="{SERVER}"}}')
         device = memory["metric"]["device"]
         for name, expr, instant in queries():

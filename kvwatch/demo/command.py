@@ -7,15 +7,19 @@ import contextlib
 import signal
 import sys
 
-from kvwatch.app import Daemon, Devices
+from kvwatch.app import Daemon
 from kvwatch.config import Config, History, Listen, Server, default_config
 from kvwatch.demo.day import DEFAULT_SPEED, HOUR, OPENING
 from kvwatch.demo.fleet import Fleet, FleetError
+from kvwatch.demo.week import week_before
+from kvwatch.history.store import Store
 from kvwatch.logs import set_up_logging
+from kvwatch.wiring import Devices, open_poller
 
 _INTERVAL_SECONDS = 1.0
 _SCRIPT_SECONDS_A_RULE_SECOND = 6.0
 """A rule's minute is six of the script's, one second at the usual speed: a rush of ninety is seen."""
+_FIRST_LOOKS, _FIRST_LOOK_SECONDS = 20, 0.1
 _TYPICAL_HOURS = 1.5
 """Of the script: a window of fifteen real minutes would average over several of its days."""
 
@@ -26,7 +30,8 @@ def run_demo(
     """Run the daemon on the fleet until SIGTERM or SIGINT; return the exit status."""
     set_up_logging("logfmt", "warning")
     try:
-        asyncio.run(_run(Fleet(speed=speed, opening=opening, seed=seed), listen, speed=speed))
+        fleet = Fleet(speed=speed, opening=opening, seed=seed)
+        asyncio.run(_run(fleet, listen, speed=speed, opening=opening, seed=seed))
     except asyncio.CancelledError:
         return 0
     except FleetError as error:
@@ -38,7 +43,7 @@ def run_demo(
     return 0
 
 
-async def _run(fleet: Fleet, listen: Listen | None, *, speed: float) -> None:
+async def _run(fleet: Fleet, listen: Listen | None, *, speed: float, opening: float, seed: int) -> None:
     # Until the daemon takes over, SIGTERM must not leave the fleet's folder behind; SIGINT never does.
     main = asyncio.current_task()
     if main is not None:
@@ -46,6 +51,7 @@ async def _run(fleet: Fleet, listen: Listen | None, *, speed: float) -> None:
     async with fleet:
         config = config_of(fleet, listen, speed=speed)
         devices = Devices(command=fleet.nvml_command, environment=fleet.nvml_env, host_pids=False)
+        await _remember(fleet, config, devices, opening=opening, seed=seed)
         story = asyncio.create_task(_tell(fleet))
         try:
             pace = max(1.0, speed / _SCRIPT_SECONDS_A_RULE_SECOND)
@@ -80,6 +86,31 @@ def config_of(fleet: Fleet, listen: Listen | None, *, speed: float) -> Config:
         }
     )
     return config if listen is None else config.model_copy(update={"listen": listen})
+
+
+async def _remember(fleet: Fleet, config: Config, devices: Devices, *, opening: float, seed: int) -> None:
+    """Fill the demo's own history with the week before; without a first whole look it stays empty."""
+    async with open_poller(config, devices) as poller:
+        for _ in range(_FIRST_LOOKS):
+            snapshot = await poller.poll()
+            if all(server.reading is not None and server.device_bytes for server in snapshot.servers):
+                break
+            await asyncio.sleep(_FIRST_LOOK_SECONDS)
+        else:
+            return
+    minutes = list(week_before(snapshot, opening=opening, seed=seed))
+    if not minutes or config.history is None:
+        return
+    store = Store(
+        fleet.history,
+        retention_seconds=config.history.retention_seconds,
+        max_bytes=config.history.max_bytes,
+    )
+    try:
+        await asyncio.to_thread(store.write, minutes)
+    finally:
+        store.close()
+    print("kvwatch demo: the week before, in its history, is simulated", file=sys.stderr, flush=True)
 
 
 async def _tell(fleet: Fleet) -> None:

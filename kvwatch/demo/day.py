@@ -7,7 +7,7 @@ some seconds, and every rate on the pages is one that a real card could show.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ DEFAULT_SPEED = 360.0
 """One hour of the script in ten seconds."""
 OPENING = 8 * HOUR
 """When the first day begins: with an ordinary morning to compare the rest with."""
+
+RUNNING_BEFORE_SECONDS = 9 * DAY
+"""So long the servers had been running when the first day begins; nobody deployed anything since."""
 
 CHAT = "chat"
 EMBEDDING = "embedding"
@@ -62,6 +65,8 @@ class ServerPlan:
     step_seconds: float
     prefill_token_seconds: float
     shared_prefix_tokens: int
+    warming_up_seconds: float
+    """Of the script, from the pool's measurement until it answers: graphs are captured."""
     outstanding_limit: int
     """What the gateway before the server lets in at once."""
     block_size: int = 16
@@ -152,6 +157,7 @@ SERVERS = (
         step_seconds=0.016,
         prefill_token_seconds=0.00008,
         shared_prefix_tokens=256,
+        warming_up_seconds=27 * MINUTE,
         outstanding_limit=72,
     ),
     ServerPlan(
@@ -169,6 +175,7 @@ SERVERS = (
         step_seconds=0.008,
         prefill_token_seconds=0.00005,
         shared_prefix_tokens=0,
+        warming_up_seconds=2 * MINUTE,
         outstanding_limit=64,
     ),
 )
@@ -198,9 +205,9 @@ PHASES = (
     Phase(
         start=12 * HOUR,
         name="noon rush",
-        story="Noon: ten times the requests; the pool fills up, requests queue, and some are recomputed.",
+        story="Noon: sixteen times the requests; the pool fills up, requests queue, and some are recomputed.",
         loads={
-            CHAT: Load(arrivals_per_second=6.0, prompt_tokens=1100, answer_tokens=500),
+            CHAT: Load(arrivals_per_second=10.0, prompt_tokens=1100, answer_tokens=500),
             EMBEDDING: _DOCUMENTS,
         },
     ),
@@ -219,6 +226,15 @@ PHASES = (
         story="Prompts double in length: the same pool is enough for little more than half as many requests.",
         loads={
             CHAT: Load(arrivals_per_second=1.2, prompt_tokens=2200, answer_tokens=500),
+            EMBEDDING: _DOCUMENTS,
+        },
+    ),
+    Phase(
+        start=19 * HOUR,
+        name="evening peak",
+        story="The evening peak, with long answers, meets the small pool: requests queue, work is redone.",
+        loads={
+            CHAT: Load(arrivals_per_second=5.0, prompt_tokens=1000, answer_tokens=900),
             EMBEDDING: _DOCUMENTS,
         },
     ),
@@ -255,6 +271,19 @@ RESTARTS = (
         story="The chat server restarts alone, and gets its whole pool back.",
     ),
 )
+
+_GROWN_DAYS_AGO = 3.0
+"""Since then the chat server's clients send as much as they do on the day that is shown; before, far less."""
+_SHORT = Load(arrivals_per_second=0.6, prompt_tokens=400, answer_tokens=250)
+
+
+def usual_load(name: str, moment: float, *, days_ago: float) -> Load:
+    """Return what clients sent at a moment of the days before: no rush, and at first shorter requests."""
+    night = phase_at(moment).name == "night"
+    load = next(phase for phase in PHASES if phase.name == ("night" if night else "morning")).loads[name]
+    if name != CHAT or days_ago < _GROWN_DAYS_AGO:
+        return load
+    return replace(_SHORT, arrivals_per_second=load.arrivals_per_second)
 
 
 def plan_of(name: str) -> ServerPlan:

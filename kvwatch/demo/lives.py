@@ -17,7 +17,6 @@ _CONTEXT_AFTER = 1 * MINUTE
 _FIRST_LOOK_AFTER = 2 * MINUTE
 _LOADING_BYTES_PER_SECOND = GIB / MINUTE
 _PROFILING = 4 * MINUTE
-_WARMING_UP = 6 * MINUTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ def life_of(plan: ServerPlan, moment: float) -> Life:
         first_look_at=launch + _FIRST_LOOK_AFTER,
         loaded_at=loaded_at,
         pool_at=loaded_at + _PROFILING,
-        ready_at=loaded_at + _PROFILING + _WARMING_UP,
+        ready_at=loaded_at + _PROFILING + plan.warming_up_seconds,
         stops_at=next(stop for stop, _ in stops if stop > moment),
     )
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from kvwatch.demo.clock import Clock
-from kvwatch.demo.day import SERVERS, plan_of
+from kvwatch.demo.day import RUNNING_BEFORE_SECONDS, SERVERS, plan_of
 from kvwatch.demo.lives import life_of, memory_of, num_blocks
 from kvwatch.demo.page import CONTENT_TYPE, PageSource
 from kvwatch.demo.processes import die_with_parent
@@ -68,8 +68,11 @@ class Server:
             while self._clock.script() < life.launched_at:
                 self._report()
                 await asyncio.sleep(_TICK_SECONDS)
+            started_at = time.time()
+            if life.launched_at < 0:
+                started_at -= RUNNING_BEFORE_SECONDS
             with _engine_core() as core:
-                await self._live(life, core, started_at=time.time())
+                await self._live(life, core, started_at=started_at)
             self._report()
 
     async def _live(self, life: Life, core: subprocess.Popen[bytes], *, started_at: float) -> None:
