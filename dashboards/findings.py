@@ -35,7 +35,7 @@ MEANINGS = {
     RuleId.PREEMPTING: "the engine counts preemptions; lower max_num_seqs or the load",
     RuleId.REQUEST_LIMIT_REACHED: "requests wait for a slot, not for memory; raise max_num_seqs (-np)",
     RuleId.STALLED_POOL_FREE: "requests wait beside free memory, no capacity problem; read the log",
-    RuleId.WORST_CASE_OVER_POOL: "the slots may claim more than the pool; raise -c or start fewer (-np)",
+    RuleId.WORST_CASE_OVER_POOL: "the slots may claim more than the pool; take fewer (-np), or split it",
     RuleId.SHARE_SUM_OVER_LIMIT: "servers claim more than the card's limit; lower a gpu_memory_utilization",
     RuleId.SHARE_SUM_UNKNOWN: "what the servers claim together is not known; see the sources",
     RuleId.UNPINNED_NEIGHBOURS: "servers without a pinned pool; pin them, or start one after another",

@@ -59,6 +59,21 @@ def known_sum(claims: Sequence[Claim]) -> float:
     return math.fsum(claim.ratio for claim in claims if claim.ratio is not None)
 
 
+def sum_of_one_profile(claims: Sequence[Claim], servers: Mapping[str, DeclaredServer]) -> float:
+    """Return the most that they claim while one compose profile runs at a time: what meets for certain."""
+    profiles = {profile for claim in claims for profile in servers[claim.server].profiles}
+    return max(
+        known_sum(
+            [
+                claim
+                for claim in claims
+                if profile in servers[claim.server].profiles or not servers[claim.server].profiles
+            ]
+        )
+        for profile in ("", *profiles)
+    )
+
+
 def is_whole(claims: Sequence[Claim]) -> bool:
     """Tell whether every claim is known exactly."""
     return all(claim.exact and claim.ratio is not None for claim in claims)

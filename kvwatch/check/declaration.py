@@ -44,6 +44,7 @@ class DeclaredServer:
         model: its model file, where it is on this machine and can be read; else `model_detail` says why not.
         cards: names of cards, one for each rank; None where nothing says which.
         replicas: how many such servers start on the same cards; 1 where each has its own node.
+        profiles: compose's: it starts only where one of them is asked for; without any it always does.
         unresolved: variables and templates that no file settles, `${MODEL_LEN}`: what they set is unknown.
         measured_bytes: what the server's processes hold besides its pool, where a measurement says so.
 
@@ -58,6 +59,7 @@ class DeclaredServer:
     model_detail: str | None = None
     cards: tuple[str, ...] | None = None
     replicas: int = 1
+    profiles: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     measured_bytes: int | None = None
     ignores: tuple[Ignore, ...] = ()

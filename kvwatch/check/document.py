@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from kvwatch.check.claims import is_whole, known_sum
 from kvwatch.check.evidence import gather
 from kvwatch.check.slot_sizing import context_may_shrink
+from kvwatch.check.vllm_sizing import length_is_certain
 from kvwatch.cost_report import vllm_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvwatch.check.declaration import Declaration
+    from kvwatch.check.declaration import Declaration, DeclaredServer
     from kvwatch.check.evidence import Evidence
     from kvwatch.check.verdict import Finding
     from kvwatch.check.vllm_sizing import BlockSizing
@@ -70,7 +71,7 @@ def pool_of(evidence: Evidence, name: str) -> dict[str, Any] | None:
     """
     if name in evidence.blocks:
         server = next(one for one in evidence.declaration.servers if one.name == name)
-        return _blocks(evidence.blocks[name], server.launch.request_limit)
+        return _blocks(evidence.blocks[name], server)
     sizing = evidence.slots.get(name)
     pool = None if sizing is None else sizing.pool
     if sizing is None or pool is None or not pool.pool_tokens:
@@ -88,7 +89,7 @@ def pool_of(evidence: Evidence, name: str) -> dict[str, Any] | None:
     }
 
 
-def _blocks(sizing: BlockSizing, request_limit: int | None) -> dict[str, Any] | None:
+def _blocks(sizing: BlockSizing, server: DeclaredServer) -> dict[str, Any] | None:
     if sizing.plan is None or sizing.spec is None or not sizing.plan.groups:
         return None
     pool = sizing.pool
@@ -97,15 +98,18 @@ def _blocks(sizing: BlockSizing, request_limit: int | None) -> dict[str, Any] | 
         sizing.plan,
         pool_bytes=None if pool is None else pool.size_bytes,
         lengths=[],
-        request_limit=request_limit,
+        request_limit=server.launch.request_limit,
     )
-    whole = report["lengths"][-1] if report["lengths"] else {}
-    names = ("bytes_per_token", "full_length_tokens", "minimum_pool_bytes", "usable_blocks")
+    # A length that no file settles is not the model's own.
+    certain = length_is_certain(server, sizing.spec)
+    whole = report["lengths"][-1] if report["lengths"] and certain else {}
+    names = ("bytes_per_token", "usable_blocks")
+    of_length = ("full_length_tokens", "minimum_pool_bytes", "max_concurrency")
     return {
         "size_bytes": None if pool is None else pool.size_bytes,
         "exact": pool is not None and pool.exact,
         **{name: report[name] for name in names},
-        "max_concurrency": report["max_concurrency"],
+        **{name: report[name] if certain else None for name in of_length},
         "resident_limit": whole.get("resident_limit"),
         "fit_empty": whole.get("fit_empty"),
     }

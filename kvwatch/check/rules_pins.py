@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kvwatch.byte_sizes import size
-from kvwatch.check.claims import is_whole, known_sum
+from kvwatch.check.claims import is_whole, known_sum, sum_of_one_profile
 from kvwatch.check.rule import Hit
 from kvwatch.check.verdict import Severity
 from kvwatch.check.vllm_sizing import share_bounds
@@ -40,15 +40,20 @@ def pins_do_not_fit(evidence: Evidence) -> Iterator[Hit]:
         last = servers[known[-1].server]
         least = "" if is_whole(claims) else "at least "
         parts = " + ".join(f"{claim.server} {claim.words}" for claim in known)
+        meeting = sum_of_one_profile(claims, servers)
+        profiles = (
+            "" if meeting == total else f" With one compose profile at a time it is {least}{meeting:.2f}."
+        )
         yield Hit(
             message=(
                 f"what is fixed on {card.title} does not fit it: {least}{total:.2f} = {parts}, limit"
                 f" {card.share_limit_ratio:.2f}. {size(asked)} are asked for; of {size(card.total_bytes)}"
                 f" {size(card.total_bytes - most)} must stay free,"
-                f" so {size(asked - most)} are too much. {_lower(card, known, servers, asked - most)}"
+                f" so {size(asked - most)} are too much.{profiles}"
+                f" {_lower(card, known, servers, asked - most)}"
             ),
             place=last.where("pin_bytes", "ctx_size"),
-            severity=Severity.ERROR if total > 1 + _ROUNDING else Severity.WARNING,
+            severity=Severity.ERROR if meeting > 1 + _ROUNDING else Severity.WARNING,
             card=card.name,
             servers=tuple(claim.server for claim in claims),
             numbers={

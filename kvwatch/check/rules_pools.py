@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvwatch.byte_sizes import size
 from kvwatch.check.rule import Hit
-from kvwatch.check.vllm_sizing import length_is_certain
+from kvwatch.check.verdict import Severity
+from kvwatch.check.vllm_sizing import LEAST_BATCH, length_is_certain
 from kvwatch.cost.spec import LayerKind
-from kvwatch.cost.vllm import OptionError
+from kvwatch.cost.vllm import OptionError, plan_blocks
 from kvwatch.cost.vllm_longest import longest_length
 from kvwatch.findings.words import count
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from kvwatch.cost.vllm import BlockPlan
 
 _ROUNDING = 1e-9
+_UNLESS = " where --max-num-batched-tokens is {:,} by default (an A100 has 2,048 and may start it)"
 _SIZES = ("pin_bytes", "num_gpu_blocks_override", "share_ratio")
 
 
@@ -43,18 +46,38 @@ def pool_below_one_request(evidence: Evidence) -> Iterator[Hit]:
         if longest is not None:
             numbers["longest_max_model_len"] = longest
         origin = "" if "full_length_tokens" in server.launch.stated else " (the model's own: none is set)"
+        certain = pool.size_bytes < _mildest(server, sizing, least)
+        where = (
+            "" if certain else _UNLESS.format(sizing.options.max_num_batched_tokens if sizing.options else 0)
+        )
         yield Hit(
             message=(
-                f"{server.name} does not start: one request of {plan.full_length:,} tokens{origin} needs"
-                f" {size(least)} of KV cache a rank ({least // plan.bytes_per_block:,} blocks of"
+                f"{server.name} does not start{where}: one request of {plan.full_length:,} tokens{origin}"
+                f" needs {size(least)} of KV cache a rank ({least // plan.bytes_per_block:,} blocks of"
                 f" {size(plan.bytes_per_block)}), its pool has {_amount(pool)}:"
                 f" {'' if pool.exact else 'at least '}{size(least - pool.size_bytes)} short."
                 f" {_mend(evidence, server, sizing, pool, longest)}"
             ),
             place=server.where(*_SIZES, "full_length_tokens"),
+            severity=None if certain else Severity.WARNING,
             servers=(server.name,),
             numbers=numbers,
         )
+
+
+def _mildest(server: DeclaredServer, sizing: BlockSizing, least: int) -> int:
+    """Return the smallest pool that starts by the smallest default of --max-num-batched-tokens.
+
+    The default differs among cards of one size (vLLM 0.32.0, engine/arg_utils.py); windows are charged by it.
+    """
+    if server.launch.max_num_batched_tokens is not None or sizing.spec is None or sizing.options is None:
+        return least
+    options = replace(sizing.options, max_num_batched_tokens=LEAST_BATCH)
+    try:
+        milder = replace(sizing, options=options, plan=plan_blocks(sizing.spec, options))
+    except OptionError:
+        return least
+    return min(least, milder.least_pool_bytes or least)
 
 
 def _longest(sizing: BlockSizing, pool_bytes: int) -> int | None:

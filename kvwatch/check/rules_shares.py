@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from kvwatch.byte_sizes import size
-from kvwatch.check.claims import is_whole, known_sum
+from kvwatch.check.claims import is_whole, known_sum, sum_of_one_profile
 from kvwatch.check.rule import Hit
 from kvwatch.check.verdict import Severity
+from kvwatch.check.vllm_sizing import share_abbreviated
 from kvwatch.findings.words import listed
 from kvwatch.snapshot import ClaimBasis
 
@@ -38,15 +39,19 @@ def shares_over_limit(evidence: Evidence) -> Iterator[Hit]:
         servers = {server.name: server for server in evidence.declaration.on(card.name)}
         least = "" if is_whole(claims) else "at least "
         parts = " + ".join(f"{claim.server} {claim.words}" for claim in claims if claim.ratio is not None)
+        meeting = sum_of_one_profile(claims, servers)
+        profiles = (
+            "" if meeting == total else f" With one compose profile at a time it is {least}{meeting:.2f}."
+        )
         places = [servers[claim.server].where("share_ratio", "pin_bytes") for claim in claims]
         yield Hit(
             message=(
                 f"the servers on {card.title} claim {least}{total:.2f} of it together, limit"
                 f" {card.share_limit_ratio:.2f}: {parts}."
-                f"{_refused(servers, claims, total)} {_edit(evidence, card, claims, total)}"
+                f"{profiles}{_refused(servers, claims, meeting)} {_edit(evidence, card, claims, total)}"
             ),
             place=places[-1],
-            severity=Severity.ERROR if total > 1 + _ROUNDING else Severity.WARNING,
+            severity=Severity.ERROR if meeting > 1 + _ROUNDING else Severity.WARNING,
             card=card.name,
             servers=tuple(claim.server for claim in claims),
             numbers={
@@ -141,7 +146,7 @@ def _names(servers: Sequence[DeclaredServer]) -> str:
 def _by_default(server: DeclaredServer) -> bool:
     """Tell whether a server's share is the release's own."""
     launch = server.launch
-    if launch.engine != "vllm" or launch.pin_bytes is not None or launch.notes:
+    if launch.engine != "vllm" or launch.pin_bytes is not None or share_abbreviated(launch):
         return False
     return "share_ratio" not in launch.stated and "pin_bytes" in launch.defaulted
 

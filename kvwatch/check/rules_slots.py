@@ -8,6 +8,7 @@ from kvwatch.byte_sizes import size
 from kvwatch.check.rule import Hit
 from kvwatch.check.slot_sizing import context_may_shrink
 from kvwatch.check.verdict import Severity
+from kvwatch.findings.words import fewer_or_split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +39,13 @@ def unified_pool_over_committed(evidence: Evidence) -> Iterator[Hit]:
             slots = _AUTO_SLOTS
         if not slots or slots == 1 or (not automatic and launch.kv_unified is not True):
             continue
+        if sizing.refusal is not None:
+            continue  # it does not start
         most = min(tokens, launch.kv_unified_per_slot or tokens)
+        if sizing.model is not None:
+            most = min(most, sizing.model.context_train)
         if slots * most > tokens:
-            yield _may_be_over(server, slots, most, tokens)
+            yield _may_be_over(server, slots, most, tokens, read=sizing.model is not None)
 
 
 def _over(server: DeclaredServer, slots: int, limit: int, tokens: int) -> Hit:
@@ -50,7 +55,7 @@ def _over(server: DeclaredServer, slots: int, limit: int, tokens: int) -> Hit:
             f"{server.name}: {slots} slots share one pool of {tokens:,} tokens and each may claim"
             f" {limit:,}: {slots} x {limit:,} = {slots * limit:,}, {slots * limit / tokens:.1f} times the"
             f" pool. {whole} full-length request{'s fit' if whole != 1 else ' fits'}; when more grow, every"
-            f" running request fails with HTTP 500. {_mend(slots, limit, tokens, whole)}"
+            f" running request fails with HTTP 500. {fewer_or_split(slots, limit, tokens)}"
         ),
         place=server.where("parallel", "kv_unified", "ctx_size"),
         servers=(server.name,),
@@ -64,17 +69,25 @@ def _over(server: DeclaredServer, slots: int, limit: int, tokens: int) -> Hit:
     )
 
 
-def _may_be_over(server: DeclaredServer, slots: int, most: int, tokens: int) -> Hit:
-    """Return what holds for every model that was trained for more than a slot's even part."""
+def _may_be_over(server: DeclaredServer, slots: int, most: int, tokens: int, *, read: bool) -> Hit:
+    """Return what holds for every model that was trained for more than a slot's even part.
+
+    `read`: the model's file is, and `most` is no more than its training context.
+    """
     automatic = "parallel" not in server.launch.stated
+    trained = (
+        ""
+        if read
+        else f", if the model was trained for that (its file is not read; over {tokens // slots:,} tokens are"
+        f" enough to over-commit)"
+    )
     why = f"without -np (from b9093 on) {slots}" if automatic else f"{slots}"
     return Hit(
         message=(
             f"{server.name}: {why} slots share one pool of {tokens:,} tokens, and each may claim up to"
-            f" {most:,}: {slots} x {most:,} = {slots * most:,}, {slots * most / tokens:.1f} times the pool,"
-            f" if the model was trained for that (its file is not read; over {tokens // slots:,} tokens are"
-            f" enough to over-commit). When they do, every running request fails with HTTP 500."
-            f" {_mend(slots, most, tokens, max(1, tokens // most))}"
+            f" {most:,}: {slots} x {most:,} = {slots * most:,}, {slots * most / tokens:.1f} times the"
+            f" pool{trained}. When they do, every running request fails with HTTP 500."
+            f" {fewer_or_split(slots, most, tokens)}"
         ),
         place=server.where("parallel", "kv_unified", "ctx_size"),
         severity=Severity.NOTE,
@@ -85,15 +98,6 @@ def _may_be_over(server: DeclaredServer, slots: int, most: int, tokens: int) -> 
             "pool_tokens": tokens,
             "worst_case_ratio": round(slots * most / tokens, 6),
         },
-    )
-
-
-def _mend(slots: int, limit: int, tokens: int, whole: int) -> str:
-    """Return the edits; a larger `-c` alone mends nothing where each slot may claim that, too."""
-    each = -(-(tokens // slots) // _STEP) * _STEP
-    return (
-        f"Take -np {whole} for full length, or -np {slots} without --kv-unified: a split pool, {each:,}"
-        f" tokens a slot, and {limit:,} with -c {slots * limit}."
     )
 
 

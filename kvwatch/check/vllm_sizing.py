@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LARGEST_DEFAULT_SHARE = 0.92
 """From 0.20.0; 0.9 before."""
 SMALLEST_DEFAULT_SHARE = 0.9
-_LEAST_BATCH = 2048
+LEAST_BATCH = 2048
 """The smallest default of --max-num-batched-tokens of a server with a GPU: a lower bound of the charge."""
 _DECIDING = (
     "dtype",
@@ -150,9 +150,14 @@ def share_bounds(launch: Launch) -> tuple[float, float] | None:
     """
     if launch.share_ratio is not None:
         return launch.share_ratio, launch.share_ratio
-    if "share_ratio" in launch.stated or doubtful(launch) or launch.notes:
+    if "share_ratio" in launch.stated or doubtful(launch) or share_abbreviated(launch):
         return None
     return SMALLEST_DEFAULT_SHARE, LARGEST_DEFAULT_SHARE
+
+
+def share_abbreviated(launch: Launch) -> bool:
+    """Tell whether an abbreviation that may stand for several options may stand for the share."""
+    return any("--gpu-memory-utilization".startswith(note.partition(":")[0]) for note in launch.notes)
 
 
 def one_rank_a_card(server: DeclaredServer) -> bool:
@@ -191,7 +196,7 @@ def _options(server: DeclaredServer, total_bytes: int | None) -> VllmOptions:
     launch = server.launch
     batch = launch.max_num_batched_tokens
     if batch is None:
-        batch = _LEAST_BATCH if total_bytes is None else default_batched_tokens(total_bytes)
+        batch = LEAST_BATCH if total_bytes is None else default_batched_tokens(total_bytes)
     return VllmOptions(
         engine_version=server.version,
         dtype=launch.dtype or "auto",

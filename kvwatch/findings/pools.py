@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvwatch.findings.room import Room, room_of
 from kvwatch.findings.rule import NO_ANSWER, Condition, Evidence, Unknown, Verdict
-from kvwatch.findings.words import count, place
+from kvwatch.findings.words import count, fewer_or_split, place
 from kvwatch.snapshot import Basis
 
 if TYPE_CHECKING:
@@ -208,20 +208,19 @@ def worst_case_over_pool(evidence: Evidence) -> Iterator[Verdict]:
             slots, ratio = rank.reading.slots, rank.worst_case_ratio
             if slots is None or server.target.kv_unified is False:
                 continue  # blocks, or a split pool: each slot has cells of its own
-            if ratio is None:
+            pool = server.target.pool_tokens
+            if ratio is None or pool is None:
                 yield _unknown(server, "its pool is not known: set pool_tokens and kv_unified")
             elif ratio > 1:
-                pool = server.target.pool_tokens
                 need = slots.total_slots * slots.slot_limit_tokens
-                fewer = 1 if pool is None else max(1, pool // slots.slot_limit_tokens)
                 yield Condition(
                     server=server.target.name,
                     summary=(
                         f"the {slots.total_slots} slots of {server.target.name} may claim {need:,} tokens of "
-                        f"a pool of {'?' if pool is None else f'{pool:,}'}"
+                        f"a pool of {pool:,}"
                     ),
                     detail="When they do, llama-server fails every running request with HTTP 500.",
-                    next_step=f"Raise -c to {need:,}, or start fewer slots (-np {fewer}).",
+                    next_step=fewer_or_split(slots.total_slots, slots.slot_limit_tokens, pool),
                 )
 
 

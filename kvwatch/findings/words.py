@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from kvwatch.snapshot import DeviceState, RankState, ServerState
 
 _MIB = 1 << 20
+_CELLS = 256
+"""A slot's context is rounded up to so many (llama.cpp b11434, src/llama-context.cpp)."""
 
 
 def mib(size: float) -> str:
@@ -40,3 +42,16 @@ def listed(names: list[str]) -> str:
 def minutes(seconds: float) -> str:
     """Return a span as people say it."""
     return f"{seconds / 60:g} min"
+
+
+def fewer_or_split(slots: int, limit_tokens: int, pool_tokens: int) -> str:
+    """Return the edits that keep a llama-server's slots within their shared pool.
+
+    A larger `-c` alone is none of them: while only the pool limits a slot, each slot may claim that, too.
+    """
+    whole = max(1, pool_tokens // limit_tokens)
+    each = -(-(pool_tokens // slots) // _CELLS) * _CELLS
+    return (
+        f"Take -np {whole} for full length, or -np {slots} without --kv-unified: a split pool, {each:,}"
+        f" tokens a slot, and {limit_tokens:,} with -c {slots * limit_tokens}."
+    )

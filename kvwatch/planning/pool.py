@@ -144,7 +144,8 @@ def _vllm_pool(plan: BlockPlan, length: int, concurrency: int, tensor: int) -> P
         return Pool(rank_bytes=(0,) * len(plan.rank_bytes_per_block) * tensor, pin_bytes=0, token_bytes=0.0)
     resident, admission = plan.resident_blocks(length), plan.admission_blocks(length)
     least = plan.minimum_pool_bytes // plan.bytes_per_block
-    total = max(concurrency * resident + 1, least)
+    # A prompt that never enters is never held: before 0.29 the planner's charge leaves out the null block.
+    total = max(concurrency * resident + 1, least, admission + 1)
     fit = fit_blocks(usable=total - 1, free=total - 1, admission=admission, resident=resident, load=NOBODY)
     return Pool(
         rank_bytes=tuple(total * each for each in plan.rank_bytes_per_block for _ in range(tensor)),
@@ -168,9 +169,9 @@ def _vllm_held(plan: BlockPlan, length: int, room_bytes: Sequence[int]) -> int:
     if not plan.groups:
         raise PlanError("a model without a KV cache holds any number of requests")
     total = min(room // each for room, each in zip(room_bytes, plan.rank_bytes_per_block, strict=True))
-    if total * plan.bytes_per_block < plan.minimum_pool_bytes:
-        return 0
     usable = total - 1
+    if total * plan.bytes_per_block < plan.minimum_pool_bytes or usable < plan.admission_blocks(length):
+        return 0
     fit = fit_blocks(
         usable=usable,
         free=usable,

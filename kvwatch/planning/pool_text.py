@@ -52,17 +52,23 @@ def _blocks(server: Server, pool: Pool, blocks: Blocks, each: str) -> Iterator[s
             f" blocks x {blocks.block_bytes:,} = {pool.pin_bytes:,} bytes, {size(pool.pin_bytes)}{each}."
         )
     else:
+        why = (
+            f"vLLM does not start with less than {blocks.least:,}: its planner charges one request"
+            f" {blocks.start:,}"
+            if blocks.total == blocks.least
+            else f"a prompt of full length enters only while {blocks.admission:,} are free beside the null"
+            f" block"
+        )
         yield (
-            f"{asked:,} x {_count(blocks.resident)} would do, but vLLM does not start with less than"
-            f" {blocks.least:,}: its planner charges one request {blocks.start:,}. {blocks.total:,} x"
+            f"{asked:,} x {_count(blocks.resident)} would do, but {why}. {blocks.total:,} x"
             f" {blocks.block_bytes:,} = {pool.pin_bytes:,} bytes, {size(pool.pin_bytes)}{each}, which hold"
             f" {blocks.held:,}."
         )
     if blocks.entering < asked:
         yield (
             f"A prompt of full length enters only while {blocks.admission:,} blocks are free:"
-            f" {blocks.entering:,} such prompts enter this pool, the others wait; {asked:,} requests that"
-            f" grow to that length are held."
+            f" {blocks.entering:,} such {'prompt enters' if blocks.entering == 1 else 'prompts enter'} this"
+            f" pool, the others wait; {asked:,} requests that grow to that length are held."
         )
 
 

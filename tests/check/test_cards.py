@@ -71,6 +71,15 @@ def test_an_unknown_release_has_one_of_two_defaults() -> None:
     assert "0.90 or 0.92 by release" in finding["shares-over-limit"].message
 
 
+def test_an_option_that_has_nothing_to_do_with_the_share_leaves_its_default() -> None:
+    """`--task` decides the runner alone; `--g` may stand for the share."""
+    alike = [server(name, "vllm serve m --task embed", version=None) for name in "ab"]
+    assert found(*alike)["shares-over-limit"].numbers["share_sum_ratio"] == 1.8
+    assert "default-share-twice" in found(*alike)
+    short = server("b", "vllm serve m --g 0.1", version=None)
+    assert "shares-over-limit" not in found(alike[0], short)
+
+
 def test_a_share_that_cannot_be_read_is_no_number() -> None:
     """`${SHARE}` claims nobody knows what: the sum is a lower bound, and a note says so."""
     rules = found(

@@ -16,7 +16,7 @@ from kvwatch.check.formats import FORMATS, render
 from kvwatch.check.rules import RULES, check
 from kvwatch.check.verdict import Finding, Severity
 from kvwatch.cli import main
-from tests.check.fleet import A40, server
+from tests.check.fleet import A40, model, server
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,6 +83,19 @@ def test_a_sum_that_is_not_known_is_null() -> None:
     [card] = json.loads(render(declaration, check(declaration), "json"))["cards"]
     assert card["share_sum"] is None
     assert card["share_sum_at_least"] == pytest.approx(10 / 44.988, abs=1e-3)
+
+
+def test_a_length_that_no_file_settles_is_not_the_models_own() -> None:
+    """`--max-model-len ${LEN}`: blocks are known, how many requests of which length is not."""
+    config = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32, "hidden_size": 4096}
+    config |= {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072}
+    command = "vllm serve m --kv-cache-memory-bytes 10G --max-model-len '${LEN}'"
+    declaration = Declaration(servers=(server("chat", command, model=model(config)),), cards=(A40,))
+    [one] = json.loads(render(declaration, (), "json"))["servers"]
+    assert one["pool"]["usable_blocks"] == 10 * 512 - 1
+    of_length = ("full_length_tokens", "minimum_pool_bytes", "max_concurrency", "resident_limit", "fit_empty")
+    assert [one["pool"][name] for name in of_length] == [None] * 5
+    assert "chat: a pool of 10.00 GiB\n" in render(declaration, (), "text")
 
 
 def test_annotations_are_workflow_commands() -> None:

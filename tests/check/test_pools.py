@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from kvwatch.check.declaration import Card
+from kvwatch.check.verdict import Severity
 from tests.check.fleet import GIB, found, model, server
 from tests.check.uniform_model import uniform_config
 from tests.cost.agreement import load
@@ -108,6 +110,21 @@ def test_the_null_block_is_charged_from_0_29() -> None:
     for version, refused in (((0, 28, 0), False), ((0, 29, 0), True), (None, False)):
         rules = found(server("a", command, version=version, model=model(UNIFORM)))
         assert (REFUSED in rules) is refused
+
+
+def test_a_refusal_that_hangs_on_the_cards_name_is_no_error() -> None:
+    """A card of 80 GiB takes 8,192 batched tokens by default, an A100 2,048: windows are charged by them."""
+    card = Card(name="0", total_bytes=80 * GIB)
+    gemma = model(load("configs")["gemma-3-27b-text"])
+    command = "vllm serve m --max-model-len 131072 --kv-cache-memory-bytes {}G"
+    severities = {
+        text: found(server("a", command.format(text), model=gemma), cards=(card,))[REFUSED].severity
+        for text in ("12", "15")
+    }
+    assert severities == {"12": Severity.ERROR, "15": Severity.WARNING}
+    stated = command.format("15") + " --max-num-batched-tokens 8192"
+    assert found(server("a", stated, model=gemma), cards=(card,))[REFUSED].severity is Severity.ERROR
+    assert REFUSED not in found(server("a", command.format("18"), model=gemma), cards=(card,))
 
 
 def test_the_models_own_length_counts_where_none_is_set() -> None:

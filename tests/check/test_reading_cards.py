@@ -34,6 +34,8 @@ PLACED = {
     "llama-all-it-sees": ("CUDA_VISIBLE_DEVICES=0,1 llama-server -m a.gguf", ("0", "1")),
     "llama-one-device": ("CUDA_VISIBLE_DEVICES=2,3 llama-server -m a.gguf -dev CUDA1", ("3",)),
     "llama-main-gpu": ("CUDA_VISIBLE_DEVICES=2,3 llama-server -m a.gguf -sm none -mg 1", ("3",)),
+    "llama-main-gpu-alone": ("llama-server -m a.gguf --split-mode none --main-gpu 1", ("1",)),
+    "llama-device-alone": ("llama-server -m a.gguf --device CUDA1", ("1",)),
     "llama-no-gpu": ("CUDA_VISIBLE_DEVICES=0 llama-server -m a.gguf -ngl 0", ()),
     "llama-device-none": ("llama-server -m a.gguf -dev none", ()),
     "nothing-said": ("vllm serve m", None),

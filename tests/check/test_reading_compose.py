@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kvwatch.check.rules import check
+from kvwatch.check.verdict import Finding, Severity
 from tests.check.declared import declared, declared_files, lines, messages, only, stated
 
 RESERVED = """\
@@ -257,4 +259,36 @@ def test_an_unknown_tag_leaves_the_image_and_an_unknown_image_is_told() -> None:
     assert {server.name: server.version for server in declaration.servers} == {"tag": None, "small": None}
     assert messages(declaration)[0] == (
         "compose.yml:4: ${IMAGE} is set in no file given: which image gets these options?"
+    )
+
+
+def test_services_of_two_profiles_need_not_meet() -> None:
+    """Each beside the one that always runs is 0.85; all three are 1.15: possible, no error."""
+
+    def one(name: str, share: float, profile: str) -> str:
+        return (
+            f"  {name}:\n    image: vllm/vllm-openai:v0.28.0\n    profiles: {profile}\n"
+            f"    environment: [CUDA_VISIBLE_DEVICES=0]\n"
+            f"    command: --model x --gpu-memory-utilization {share}\n"
+        )
+
+    def judged(first: str, second: str) -> Finding:
+        text = "services:\n" + one("chat", 0.55, "[]") + one("day", 0.3, first) + one("night", 0.3, second)
+        return next(
+            found for found in check(declared(compose__yml=text)) if found.rule == "shares-over-limit"
+        )
+
+    apart, beside = judged("[day]", "[night]"), judged("[all, day]", "[all]")
+    assert apart.severity is Severity.WARNING
+    assert "With one compose profile at a time it is 0.85. Edit" in apart.message
+    assert beside.severity is Severity.ERROR
+    assert "profile" not in beside.message
+
+
+def test_a_number_of_replicas_that_no_file_settles_is_told() -> None:
+    """One is counted, and said to be."""
+    declaration = declared(compose__yml=service("    command: --model x\n    scale: ${N}\n"))
+    assert only(declaration).replicas == 1
+    assert messages(declaration)[0] == (
+        "compose.yml:5: ${N} is set in no file given: how many start is not known, one is counted"
     )

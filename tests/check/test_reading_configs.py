@@ -68,7 +68,7 @@ def test_templates_in_a_configuration_file_are_unknown() -> None:
 
 
 def test_own_configuration_adds_to_servers_of_the_same_name(tmp_path: Path) -> None:
-    """What a command states goes first; the limit on shares holds for all cards."""
+    """What a command settles goes first; the limit on shares holds for all cards."""
     declaration = declared_files(
         {
             "compose.yml": "services:\n  chat:\n    image: vllm/vllm-openai:v0.28.0\n    gpus: all\n"
@@ -78,7 +78,7 @@ def test_own_configuration_adds_to_servers_of_the_same_name(tmp_path: Path) -> N
             servers:
               - name: chat
                 url: http://127.0.0.1:8000
-                share: 0.5
+                request_limit: 7
                 full_length_tokens: 99
                 model_config: {tmp_path}/gone
               - name: embed
@@ -90,11 +90,34 @@ def test_own_configuration_adds_to_servers_of_the_same_name(tmp_path: Path) -> N
         }
     )
     chat, embed = declaration.servers
-    assert stated(chat) | {"model": None} == {"full_length_tokens": 4096, "model": None, "share_ratio": 0.5}
-    assert chat.places["share_ratio"] == Place(file="kvwatch.yaml", line=5)
+    assert stated(chat) | {"model": None} == {"full_length_tokens": 4096, "model": None, "request_limit": 7}
+    assert chat.places["request_limit"] == Place(file="kvwatch.yaml", line=5)
     assert chat.model_detail == f"{tmp_path}/gone is not on this machine"
     assert (embed.name, embed.launch.pin_bytes, embed.place.line) == ("embed", 1846835937, 8)
     assert declaration.cards[0].share_limit_ratio == 0.9
+
+
+def test_what_a_command_takes_by_default_goes_before_own_configuration() -> None:
+    """The command is what starts: 0.92, whatever kvwatch was told; the contradiction is told."""
+    compose = (
+        "services:\n  chat:\n    image: vllm/vllm-openai:v0.28.0\n    command: --model x --max-num-seqs 8\n"
+    )
+    own = """\
+        servers:
+          - name: chat
+            url: http://127.0.0.1:8000
+            share: 0.5
+            request_limit: 9
+            full_length_tokens: 4096
+        """
+    declaration = declared_files({"compose.yml": compose, "kvwatch.yaml": own})
+    launch = only(declaration).launch
+    assert (launch.share_ratio, launch.request_limit, launch.full_length_tokens) == (0.92, 8, 4096)
+    assert "share_ratio" not in only(declaration).places
+    assert [line for line in messages(declaration) if line.startswith("kvwatch.yaml")] == [
+        "kvwatch.yaml:4: share is not taken from here: the command of chat states none and takes the default",
+        "kvwatch.yaml:5: request_limit is not taken from here: the command of chat states another",
+    ]
 
 
 def test_what_is_wrong_in_own_configuration_is_told() -> None:

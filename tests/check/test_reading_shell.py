@@ -158,6 +158,15 @@ def test_unknown_variables_are_reported_and_never_guessed() -> None:
     ]
 
 
+def test_a_value_that_the_engine_cannot_read_is_told() -> None:
+    """Next to a variable, which is told as such; a port changes nothing that is reckoned."""
+    declaration = declared(start__sh="vllm serve a/b --kv-cache-memory 2GiB --max-num-seqs $N --port x")
+    assert messages(declaration) == [
+        "start.sh:1: $N is set in no file given: --max-num-seqs is not known",
+        "start.sh:1: --kv-cache-memory-bytes cannot be read (not an integer): what it sets is not known",
+    ]
+
+
 def test_words_that_may_be_any_options_leave_no_default() -> None:
     """Behind `$EXTRA` any option may stand, so that nothing is the default for certain."""
     known = only(declared(start__sh="vllm serve acme/chat --max-model-len 4096"))
@@ -192,6 +201,17 @@ def test_what_a_condition_sets_is_unknown_behind_it() -> None:
     assert [line for line in messages(declaration) if "condition" in line] == [
         "start.sh:4: starts only under a condition that no file settles; it is counted as if it always does"
     ]
+
+
+def test_options_that_a_condition_adds_may_be_any() -> None:
+    """`$EXTRA` is empty or an option: it is no model's name, and leaves no default for certain."""
+    text = (
+        'EXTRA=""\n[ -n "$SLOW" ] && EXTRA="--enforce-eager"\nvllm serve acme/chat --max-num-seqs 4 $EXTRA\n'
+    )
+    for written in (text, text.replace("&&", "\nif true; then").replace('eager"', 'eager"; fi')):
+        server = only(declared(start__sh=written))
+        assert (server.launch.model, server.launch.request_limit) == ("acme/chat", 4)
+        assert server.launch.defaulted == frozenset()
 
 
 def test_a_script_reads_and_runs_others() -> None:

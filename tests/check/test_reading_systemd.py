@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.check.declared import declared_files, lines, messages, only, stated
+from tests.check.declared import declared, declared_files, lines, messages, only, stated
 
 UNIT = """\
 [Unit]
@@ -124,3 +124,20 @@ def test_units_that_run_shells_containers_and_scripts() -> None:
     ]
     assert declaration.servers[0].launch.full_length_tokens == 1000
     assert declaration.servers[1].cards == ("2",)
+
+
+def test_a_shells_text_over_continued_lines_is_one_command() -> None:
+    """What stands in the second line belongs to the command, with its own line and the unit's variables."""
+    server = only(
+        declared(
+            vllm__service="""\
+            [Service]
+            Environment=SHARE=0.7
+            ExecStart=/bin/bash -lc 'exec vllm serve acme/chat \\
+                --gpu-memory-utilization "$SHARE" \\
+                --max-num-seqs 8'
+            """
+        )
+    )
+    assert stated(server) | {"model": None} == {"model": None, "share_ratio": 0.7, "request_limit": 8}
+    assert (server.where("share_ratio").line, server.where("request_limit").line) == (4, 5)

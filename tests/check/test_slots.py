@@ -51,6 +51,14 @@ def test_without_the_models_file_it_is_a_note_with_its_condition(build: int | No
     assert OVER not in judged("", None, build)
 
 
+def test_a_model_that_was_read_bounds_its_slots_though_the_build_is_not_known() -> None:
+    """Trained for 8,192: four slots claim no more than 32,768, whatever the build."""
+    assert OVER not in judged("-c 32768", build=None)
+    message = judged("-c 16384", build=None)[OVER].message
+    assert "4 x 8,192 = 32,768, 2.0 times the pool. When they do" in message
+    assert OVER not in judged("-c 8192 -np 4 -kvu -ctv q8_0 -fa off")
+
+
 def test_the_split_pool_that_mends_it_does() -> None:
     """-np 4 alone gives each slot a part; -np 1 one slot all of it."""
     assert "-np 1 for full length, or -np 4 without --kv-unified" in judged("-c 8192")[OVER].message

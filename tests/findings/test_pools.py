@@ -247,3 +247,12 @@ def test_words_survive_a_rank_that_states_nothing() -> None:
     inspection = inspected(*held_for(900, Moment(servers=[server])))
     assert inspection.findings == ()
     assert not any("Traceback" in subject.why for subject in inspection.unjudged)
+
+
+def test_what_is_advised_against_the_worst_case_mends_it() -> None:
+    """A larger -c alone would be claimed by each slot, too; fewer slots or a split pool are not."""
+    (finding,) = found(inspected(*held_for(0, Moment(servers=[llama()]))), R.WORST_CASE_OVER_POOL)
+    assert finding.next_step == (
+        "Take -np 1 for full length, or -np 4 without --kv-unified: a split pool, 2,048 tokens a slot, and"
+        " 8,192 with -c 32768."
+    )

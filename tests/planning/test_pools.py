@@ -123,6 +123,19 @@ def test_the_planners_charge_may_decide() -> None:
     assert (pool.blocks.total, pool.blocks.least, pool.blocks.held) == (390, 390, 389 // 89)
 
 
+def test_a_prompt_that_never_enters_is_not_held() -> None:
+    """Before 0.29 the planner starts with 249 blocks, of which 248 are usable: too few for A of 249."""
+    config = json.loads((CAPTURES / "vllm" / "tiny-gemma3-config.json").read_text())
+    options = VllmOptions(block_size=32, max_num_batched_tokens=512, engine_version=(0, 28, 0))
+    model = VllmModel(spec=read_hf_config(config), options=options)
+    one = Server(name="one", cards=("card",), model=model, length_tokens=2048, concurrency=1)
+    blocks = needed_pool(one).blocks
+    assert blocks is not None
+    assert (blocks.start, blocks.least, blocks.total, blocks.entering) == (249, 249, 250, 1)
+    assert held_by(one, [249 * blocks.block_bytes]) == 0
+    assert held_by(one, [250 * blocks.block_bytes]) >= 1
+
+
 @settings(deadline=None, max_examples=20)
 @given(room=st.integers(0, 40 * GIB), length=st.integers(1, 40_960), concurrency=st.integers(1, 64))
 def test_most_and_longest_are_exactly_what_fits(room: int, length: int, concurrency: int) -> None:

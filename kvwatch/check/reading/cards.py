@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvwatch.check.reading.starts import Devices, Sight
+from kvwatch.findings.words import count as counted
 from kvwatch.flags.launch import Origin
 
 if TYPE_CHECKING:
@@ -46,9 +47,17 @@ def place(devices: Devices, launch: Launch, *, unsettled: bool) -> Placement:
         return Placement(why="CUDA_VISIBLE_DEVICES names a device that the container is not given")
     if chosen is not None:
         seen = _seen(Devices(sight=Sight.LISTED, names=seen) if seen else Devices(sight=Sight.ALL), chosen)
-    if devices.sight is Sight.UNSAID and narrowed is None and chosen is None:
+    if devices.sight is Sight.UNSAID and narrowed is None and chosen is None and not _points(launch):
         return Placement()
     return _ranks(seen, launch, devices.node)
+
+
+def _points(launch: Launch) -> bool:
+    """Tell whether a llama-server's own options name a device."""
+    if launch.engine == "vllm":
+        return False
+    main = launch.split_mode == "none" and _option(launch, "--main-gpu", "-mg") is not None
+    return main or launch.device is not None
 
 
 def _seen(devices: Devices, narrowed: str | None) -> tuple[str, ...] | None:
@@ -84,7 +93,7 @@ def _ranks(seen: tuple[str, ...] | None, launch: Launch, node: str | None) -> Pl
         # All devices of the machine: the first ones are used (vLLM, rank i on device i).
         return Placement(cards=_named(tuple(str(index) for index in range(count)), node))
     if len(seen) < count:
-        return Placement(why=f"it has {count} ranks and sees {len(seen)} devices")
+        return Placement(why=f"it has {count} ranks and sees {counted(len(seen), 'device')}")
     return Placement(cards=_named(seen[:count], node))
 
 
@@ -111,7 +120,7 @@ def _llamacpp(seen: tuple[str, ...] | None, launch: Launch, node: str | None) ->
 def _own(count: int, launch: Launch) -> Placement:
     ranks = world_size(launch) if launch.engine == "vllm" else count
     if ranks is not None and ranks > count:
-        return Placement(why=f"it has {ranks} ranks and asks for {count} devices")
+        return Placement(why=f"it has {ranks} ranks and asks for {counted(count, 'device')}")
     return Placement(own=count if ranks is None else ranks)
 
 

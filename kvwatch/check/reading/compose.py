@@ -128,6 +128,7 @@ class _Service:
             mounts=self._mounts(),
             contained=True,
             replicas=self._replicas(),
+            profiles=tuple(filter(None, (text_at(one) for one in items_at(self.service, "profiles")))),
         )
         return find_starts(start, self.notebook)
 
@@ -220,5 +221,11 @@ class _Service:
 
     def _replicas(self) -> int:
         node = at(self.service, "deploy", "replicas") or at(self.service, "scale")
-        text = interpolated(node, self.variables, self.file).text if isinstance(node, Text) else "1"
-        return int(text) if text.isdecimal() and len(text) < 4 else 1  # noqa: PLR2004
+        if not isinstance(node, Text):
+            return 1
+        word = interpolated(node, self.variables, self.file)
+        if word.unresolved:
+            written = ", ".join(word.unresolved)
+            message = f"{written} is set in no file given: how many start is not known, one is counted"
+            self.notebook.note(Problem(place=word.place, message=message))
+        return int(word.text) if word.text.isdecimal() and len(word.text) < 4 else 1  # noqa: PLR2004

@@ -15,7 +15,7 @@ from kvwatch.check.reading.env_files import Style, looks_like_variables, read_va
 from kvwatch.check.reading.given_files import GivenFile, Shelf, UnopenedError, read_file
 from kvwatch.check.reading.ignores import nearest, read_ignores
 from kvwatch.check.reading.kubernetes import is_manifest, objects_of, read_cluster, read_pods
-from kvwatch.check.reading.merging import merged, named
+from kvwatch.check.reading.merging import merged, named, overruled
 from kvwatch.check.reading.models import ModelFinder
 from kvwatch.check.reading.notebook import Notebook
 from kvwatch.check.reading.own_config import is_own_config, read_own_config
@@ -218,7 +218,9 @@ class _Read:
         """Return what was read, on its cards."""
         shelf = self.notebook.shelf
         settled = [one for one in self.settled if not self._is_run_by_another(one)]
-        settled = merged(named(settled), self.own)
+        settled = named(settled)
+        conflicts = overruled(settled, self.own)
+        settled = merged(settled, self.own)
         live = self.given.live
         limit = self.share_limit
         if limit is None and live is not None:
@@ -231,7 +233,7 @@ class _Read:
         for name in self.given.models.keys() - finder.used:
             message = f"no server and no model is called {name!r:.60}"
             remarks.append(Problem(place=Place(file="--model"), message=message))
-        problems = [*before, *self.notebook.problems, *board.problems, *remarks]
+        problems = [*before, *self.notebook.problems, *conflicts, *board.problems, *remarks]
         return Declaration(servers=tuple(servers), cards=board.cards, problems=tuple(dict.fromkeys(problems)))
 
     def _is_run_by_another(self, one: Settled) -> bool:

@@ -68,7 +68,8 @@ class _Expander:
             word = self.done[0]
             # Alone and without quotes it may be no word or ten; `"$@"` may, too.
             if word.unresolved and only.kind is not Kind.TEXT and (not only.quoted or only.many):
-                is_value = only.kind is Kind.VARIABLE and only.text in self.variables.values
+                value = self.variables.values.get(only.text) if only.kind is Kind.VARIABLE else None
+                is_value = value is not None and not value.open
                 return (word,) if is_value else (replace(word, open=True),)
         return tuple(self.done)
 

@@ -6,11 +6,17 @@ from collections import Counter
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from kvwatch.check.declaration import Problem
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvwatch.check.declaration import DeclaredServer
     from kvwatch.check.reading.settle import Settled
+    from kvwatch.flags.launch import Launch
+
+_SPELLED = {"share_ratio": "share", "pin_bytes": "kv_cache_memory_bytes"}
+"""Fields that kvwatch's configuration spells otherwise."""
 
 
 def named(settled: Sequence[Settled]) -> list[Settled]:
@@ -52,7 +58,8 @@ def named(settled: Sequence[Settled]) -> list[Settled]:
 def merged(settled: Sequence[Settled], own: Sequence[Settled]) -> list[Settled]:
     """Return the servers with what kvwatch's configuration adds to those of the same name or port.
 
-    What a command states goes before what the configuration states; other servers of it come last.
+    What a command states, and what it takes by default, goes before what the configuration states: the
+    command is what starts. Other servers of the configuration come last.
     """
     rest = list(own)
     result: list[Settled] = []
@@ -70,18 +77,48 @@ def _joined(one: Settled, other: Settled) -> Settled:
     added = {
         field.name: getattr(more, field.name)
         for field in fields(more)
-        if field.name in more.stated and field.name not in launch.stated
+        if field.name in more.stated and not _decided(launch, field.name)
     }
+    places = {name: where for name, where in other.server.places.items() if not _decided(launch, name)}
+    places |= one.server.places
     launch = replace(
         launch,
         stated=launch.stated | added.keys(),
         defaulted=launch.defaulted - added.keys(),
         **added,
     )
-    places = {**other.server.places, **one.server.places}
     server: DeclaredServer = replace(one.server, launch=launch, places=places)
     start = replace(one.start, model_path=other.start.model_path or one.start.model_path)
     return replace(one, server=server, start=start)
+
+
+def overruled(settled: Sequence[Settled], own: Sequence[Settled]) -> list[Problem]:
+    """Return what the configuration says of servers whose commands decide it otherwise."""
+    problems = []
+    for one in settled:
+        same = next((other for other in own if other.server.name == one.server.name), None)
+        if same is None:
+            continue
+        launch, more = one.server.launch, same.server.launch
+        for name in sorted(more.stated, key=lambda name: same.server.where(name).line or 0):
+            value = getattr(launch, name)
+            if not _decided(launch, name) or value == getattr(more, name):
+                continue
+            if name in launch.stated and value is None:
+                continue  # told as not known
+            how = "states another" if name in launch.stated else "states none and takes the default"
+            key = _SPELLED.get(name, name)
+            message = f"{key} is not taken from here: the command of {one.server.name} {how}"
+            problems.append(Problem(place=same.server.where(name), message=message))
+    return problems
+
+
+def _decided(launch: Launch, name: str) -> bool:
+    """Tell whether a command settles a field, by what it states or by leaving it at the default."""
+    if name in launch.stated or name in launch.defaulted:
+        return True
+    # The share's default differs by release: where that is not known, it is one of two.
+    return name == "share_ratio" and "pin_bytes" in launch.defaulted
 
 
 def _served(one: Settled) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def settle(start: Start, notebook: Notebook, versions: Mapping[str, tuple[int, .
         if note.startswith("--config: ") and note != "--config: cannot be read":
             notebook.note(Problem(place=start.place, message=f"{start.name or argv[0]}: {note}"))
     unresolved = _places(engine, words, start, places, notebook)
+    _refused(launch, words, places, notebook)
     launch = _without_doubt(launch, start, words, engine, hides_devices=hides_devices)
     server = DeclaredServer(
         name=start.name,
@@ -85,10 +86,30 @@ def settle(start: Start, notebook: Notebook, versions: Mapping[str, tuple[int, .
         },
         version=version,
         replicas=start.replicas,
+        profiles=start.profiles,
         unresolved=unresolved,
     )
     placement = place(start.devices, launch, unsettled=hides_devices)
     return Settled(server=server, placement=placement, start=start)
+
+
+def _refused(launch: Launch, words: Sequence[Word], places: Mapping[str, Place], notebook: Notebook) -> None:
+    """Tell which values cannot be read, where it is not told already that a file leaves them open."""
+    told = {problem.place for problem in notebook.problems}
+    settled: dict[str, bool] = {}
+    for option in stated(launch.engine, [word.text for word in words]):
+        own = words[option.position : option.position + option.words]
+        settled |= dict.fromkeys(option.fields, not any(word.unresolved for word in own))
+    for note in launch.notes:
+        name, _, why = note.partition(": ")
+        for field in {field for option in stated(launch.engine, [name, "x"]) for field in option.fields}:
+            where = places.get(field)
+            if where is None or field not in launch.stated or field in _IRRELEVANT:
+                continue
+            # A template of a configuration file or a variable is told where it stands.
+            if getattr(launch, field) is None and settled.get(field, where not in told):
+                message = f"{name} cannot be read ({why}): what it sets is not known"
+                notebook.note(Problem(place=where, message=message))
 
 
 def _closed(words: Sequence[Word]) -> tuple[Word, ...]:

@@ -10,7 +10,7 @@ from kvwatch.check.declaration import Place
 from kvwatch.check.reading.expansion import Variables, expand, value_of
 from kvwatch.check.reading.shell_lexer import split
 from kvwatch.check.reading.shell_tokens import Kind, Piece, Token
-from kvwatch.check.reading.words import Word, lines_of, unknown
+from kvwatch.check.reading.words import Word, either, lines_of, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -211,7 +211,7 @@ class _Run:
         before, _ = self.outer.pop()
         now = self.script.variables.values
         for name in [name for name, value in now.items() if before.get(name) != value]:
-            now[name] = unknown(f"${name}", now[name].place)
+            now[name] = either(name, before.get(name), now[name])
 
     def _assign(self, token: Token, *, conditional: bool) -> None:
         found = _assigned(token)
@@ -229,7 +229,7 @@ class _Run:
         if adds and name in variables.values:
             value = replace(value, text=variables.values[name].text + value.text)
         if conditional and variables.values.get(name) != value:
-            value = unknown(f"${name}", value.place)
+            value = either(name, variables.values.get(name), value)
         variables.put(name, value)
         if self.script.exports_all:
             self.script.exported.add(name)

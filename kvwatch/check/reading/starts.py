@@ -78,6 +78,8 @@ class Start:
     mounts: tuple[Mount, ...] = ()
     contained: bool = False
     replicas: int = 1
+    profiles: tuple[str, ...] = ()
+    """Compose's: it starts only where one of them is asked for."""
     span: tuple[int, int] | None = None
     model_path: str | None = None
     """Where kvwatch's own configuration names the model's file."""

@@ -160,7 +160,8 @@ def _words(file: GivenFile, setting: _Setting, environ: dict[str, Word], instanc
     words: list[Word] = []
     for token in split(setting.text, WORDS_ONLY):
         expanded = expand(token, variables, file.name, lambda at: setting.lines(setting.offset + at))
-        words += [_specified(word, instance) for word in expanded]
+        # Inside quotes, too, a continued line is one line: a shell would end its command at a line feed.
+        words += [_specified(replace(word, text=word.text.replace("\n", " ")), instance) for word in expanded]
     if words:
         words[0] = replace(words[0], text=words[0].text.lstrip(_PREFIXES))
     return tuple(words)

@@ -77,6 +77,12 @@ def unknown(written: str, place: Place, *, is_open: bool = False) -> Word:
     return Word(text=HIDDEN, place=place, unresolved=(written,), open=is_open)
 
 
+def either(name: str, before: Word | None, now: Word) -> Word:
+    """Return a variable behind a branch that may have set it: unknown, and open where it holds options."""
+    options = any(word is not None and word.text.startswith("-") for word in (before, now))
+    return unknown(f"${name}", now.place, is_open=options)
+
+
 def join(parts: Sequence[Word]) -> Word:
     """Return one word made of several, in order."""
     if len(parts) == 1:
