@@ -8,6 +8,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.browser import chromium
 from tests.nvml_standin.machine import Machine
@@ -15,6 +16,8 @@ from tests.nvml_standin.machine import Machine
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from xdist.remote import Producer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,12 +69,17 @@ _OF_THE_MACHINE = re.compile(
 """Files whose tests start what looks like an engine, or look for engines among all processes."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one of the parallel runs, and in the same one what meets on the machine."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("machine" if _OF_THE_MACHINE.match(file) else file))
+class _Files(LoadScopeScheduling):
+    """Keeps a file's tests in one of the parallel runs, and in the same one what meets on the machine."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "machine" if _OF_THE_MACHINE.match(file) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Share the tests out by file."""
+    return _Files(config, log)
 
 
 _PROGRAMS = {
