@@ -1,49 +1,22 @@
-"""Everything that reads foreign bytes, as functions that may raise only when kvwatch is wrong."""
+"""The fuzz targets: a reader of foreign bytes, and real inputs to start from."""
 
 from __future__ import annotations
 
-import io
-import json
-import math
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvwatch.check.formats import render
-from kvwatch.check.reading.declare import Given, read
-from kvwatch.check.rules import check
-from kvwatch.config import ConfigError, parse_config
-from kvwatch.cost.gguf import read_gguf_header
-from kvwatch.cost.hf import read_hf_config
-from kvwatch.cost.llamacpp import LlamaOptions, LlamaOptionsError, allocate
-from kvwatch.cost.llamacpp_model import LlamaModel
-from kvwatch.cost.spec import ModelSpecError
-from kvwatch.cost.vllm import MissingOptionError, OptionError, VllmOptions, plan_blocks
-from kvwatch.cost.weights import read_safetensors_header
-from kvwatch.engines import ADAPTERS
-from kvwatch.flags.config_file import ConfigFileError, config_words
-from kvwatch.pod_list import read_pod_list
-from kvwatch.readings import Page, SourceError
-from kvwatch.sources.cgroups import parse_cgroup
-from kvwatch.sources.model_path import read_config
-from kvwatch.sources.nvml_wire import read_line
-from kvwatch.sources.processes import parse_stat
-from kvwatch.startup_log.document import log_document
-from kvwatch.startup_log.reading import read_log
-from kvwatch.startup_log.report import render_log
 from tests.cost_llamacpp.files import raw_gguf, text
-from tests.daemon import parse
+from tests.fuzz import readers
+from tests.fuzz.readers import PAGE_END
 from tests.replay import CAPTURES
-from tests.snapshots import exported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 ROOT = Path(__file__).parents[2]
 _STRING, _UINT32 = (tag.to_bytes(4, "little") for tag in (8, 4))
-_PAGE_END = b"\n--- next page ---\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,134 +25,6 @@ class Target:
 
     run: Callable[[bytes], None]
     seeds: tuple[bytes, ...]
-
-
-def engine_pages(engine: str, paths: tuple[str, ...]) -> Callable[[bytes], None]:
-    """Return a reader of all pages of a server, joined to one input."""
-
-    def run(data: bytes) -> None:
-        bodies = dict(zip(paths, data.split(_PAGE_END), strict=False))
-        adapter, pages = ADAPTERS[engine], dict[str, Page]()
-        try:
-            adapter.recognises(bodies.get(adapter.first_path, b"").decode("utf-8", "replace"))
-            while (path := adapter.next_path(pages)) is not None:
-                body = bodies.get(path, b"").decode("utf-8", "replace")
-                pages[path] = Page(path=path, body=body, status=200)
-            reading = adapter.read(pages)
-        except SourceError:
-            return
-        sane(reading)
-        for rows in parse(exported(reading)).values():
-            assert all(math.isfinite(value) for value in rows.values())
-
-    return run
-
-
-def sane(value: Any) -> None:
-    """Refuse numbers that nobody measured: not finite, or beyond what any machine holds."""
-    if is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            sane(getattr(value, field.name))
-    elif isinstance(value, dict):
-        for item in value.values():
-            sane(item)
-    elif isinstance(value, tuple | list | frozenset | set):
-        for item in value:
-            sane(item)
-    elif isinstance(value, float):
-        assert math.isfinite(value), value
-    elif isinstance(value, int):
-        assert abs(value) < 1 << 64, value
-
-
-def hf_config(data: bytes) -> None:
-    """Read a config.json and let vLLM's cost rules plan it."""
-    try:
-        spec = read_hf_config(read_config(Path("config.json"), data))
-        options = VllmOptions(max_model_len=4096, max_num_batched_tokens=8192)
-        plan = plan_blocks(spec, options)
-        assert plan.bytes_per_block >= 0
-        assert plan.start_blocks >= 0
-        assert plan.admission_blocks(2048) >= 0
-        assert plan.resident_blocks(2048) >= 0
-    except (SourceError, ModelSpecError, OptionError, MissingOptionError):
-        return
-
-
-def gguf(data: bytes) -> None:
-    """Read a GGUF header and let llama.cpp's rules allocate its pool."""
-    try:
-        header = read_gguf_header(io.BytesIO(data))
-        pool = allocate(LlamaModel.from_header(header), LlamaOptions(ctx_size=4096))
-        assert pool.total_bytes >= 0
-    except (SourceError, ModelSpecError, LlamaOptionsError):
-        return
-
-
-def safetensors(data: bytes) -> None:
-    """Read the table of a checkpoint's file."""
-    try:
-        sane(read_safetensors_header(io.BytesIO(data)))
-    except ModelSpecError:
-        return
-
-
-def startup_log(data: bytes) -> None:
-    """Read a log and make all that the command can make of it."""
-    log = read_log(io.BytesIO(data))
-    json.dumps(log_document("log", log, [None] * len(log.starts)), allow_nan=False)
-    shown = render_log(log, [None] * len(log.starts), [None] * len(log.starts))
-    assert all(character.isprintable() or character == "\n" for character in shown)
-
-
-def own_config(data: bytes) -> None:
-    """Check a configuration file of kvwatch."""
-    try:
-        parse_config(data.decode("utf-8", "replace"), "kvwatch.yaml", ADAPTERS)
-    except ConfigError:
-        return
-
-
-def vllm_config(data: bytes) -> None:
-    """Turn the file of `vllm serve --config` into words."""
-    try:
-        assert all(isinstance(word, str) for word in config_words(data.decode("utf-8", "replace")).words)
-    except ConfigFileError:
-        return
-
-
-def pod_list(data: bytes) -> None:
-    """Read a kubelet's list of pods."""
-    try:
-        read_pod_list(data.decode("utf-8", "replace"))
-    except SourceError:
-        return
-
-
-def nvml_line(data: bytes) -> None:
-    """Read a line of the NVML child: what it says is the driver's."""
-    try:
-        line = read_line(data)
-    except SourceError:
-        return
-    sane(line)
-
-
-def proc_files(data: bytes) -> None:
-    """Read /proc/PID/cgroup and /proc/PID/stat."""
-    parse_cgroup(data.decode("utf-8", "replace"))
-    parse_stat(data)
-
-
-def deployment(data: bytes) -> None:
-    """Let `kvwatch check` read and judge a file of any kind."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "deployment"
-        file.write_bytes(data)
-        declaration = read([str(file)], Given()).declaration
-    findings = check(declaration)
-    for kind in ("text", "json", "github", "sarif"):
-        render(declaration, findings, kind)
 
 
 def _files(*patterns: str) -> tuple[bytes, ...]:
@@ -205,16 +50,16 @@ def targets() -> Mapping[str, Target]:
     llama = ("/props", "/metrics", "/slots")
     return {
         "vllm": Target(
-            run=engine_pages("vllm", ("/metrics", "/v1/models", "/version")),
+            run=readers.engine_pages("vllm", ("/metrics", "/v1/models", "/version")),
             seeds=tuple(
-                _PAGE_END.join([path.read_bytes(), b'{"data": []}', b'{"version": "0.32.0"}'])
+                PAGE_END.join([path.read_bytes(), b'{"data": []}', b'{"version": "0.32.0"}'])
                 for path in sorted((CAPTURES / "vllm").glob("0.32.0-*.metrics"))[:6]
             ),
         ),
         "llamacpp": Target(
-            run=engine_pages("llamacpp", llama),
+            run=readers.engine_pages("llamacpp", llama),
             seeds=tuple(
-                _PAGE_END.join(
+                PAGE_END.join(
                     (CAPTURES / "llamacpp" / f"b11434-{state}{end}").read_bytes()
                     for state, end in zip(states, (".props.json", ".metrics", ".slots.json"), strict=True)
                 )
@@ -225,29 +70,32 @@ def targets() -> Mapping[str, Target]:
             ),
         ),
         "sglang": Target(
-            run=engine_pages("sglang", ("/metrics", "/model_info", "/server_info")),
+            run=readers.engine_pages("sglang", ("/metrics", "/model_info", "/server_info")),
             seeds=_files(f"{captures}/sglang/*.metrics"),
         ),
-        "hf-config": Target(run=hf_config, seeds=_files(f"{captures}/vllm/*config.json")),
-        "gguf": Target(run=gguf, seeds=(_small_gguf(),)),
+        "hf-config": Target(run=readers.hf_config, seeds=_files(f"{captures}/vllm/*config.json")),
+        "gguf": Target(run=readers.gguf, seeds=(_small_gguf(),)),
         "safetensors": Target(
-            run=safetensors,
+            run=readers.safetensors,
             seeds=(
                 (66).to_bytes(8, "little")
                 + b'{"a.weight": {"dtype": "BF16", "shape": [2, 4], "data_offsets": [0, 16]}}'[:66],
             ),
         ),
         "startup-log": Target(
-            run=startup_log, seeds=_files("tests/startup_log/logs/*.log", f"{captures}/*/*startup.log")
+            run=readers.startup_log,
+            seeds=_files("tests/startup_log/logs/*.log", f"{captures}/*/*startup.log"),
         ),
-        "config": Target(run=own_config, seeds=_files("deploy/kvwatch.example.yaml")),
+        "config": Target(run=readers.own_config, seeds=_files("deploy/kvwatch.example.yaml")),
         "vllm-config": Target(
-            run=vllm_config,
+            run=readers.vllm_config,
             seeds=(b"model: m\nmax-model-len: 4096\nenable-lora: true\nlora-modules: [a, b]\n",),
         ),
-        "pod-list": Target(run=pod_list, seeds=(b'{"items": [{"metadata": {"name": "p"}, "status": {}}]}',)),
+        "pod-list": Target(
+            run=readers.pod_list, seeds=(b'{"items": [{"metadata": {"name": "p"}, "status": {}}]}',)
+        ),
         "nvml-line": Target(
-            run=nvml_line,
+            run=readers.nvml_line,
             seeds=(
                 (
                     b'{"poll": 1, "device": {"index": 0, "uuid": "GPU-1", "name": "L40S", "seconds": 0.01, '
@@ -259,11 +107,37 @@ def targets() -> Mapping[str, Target]:
             ),
         ),
         "proc": Target(
-            run=proc_files,
+            run=readers.proc_files,
             seeds=(
                 b"0::/system.slice/docker-" + b"a" * 64 + b".scope\n",
                 b"1 (a b) S 0 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0\n",
             ),
         ),
-        "check": Target(run=deployment, seeds=_files("docker-compose.yml", "deploy/kvwatch.example.yaml")),
+        "web-config": Target(run=readers.web_configuration, seeds=_files("deploy/kvwatch-web.example.yml")),
+        "proc-net": Target(
+            run=readers.socket_tables,
+            seeds=(
+                (
+                    b"  sl  local_address rem_address   st tx rx tr tm->when retrnsmt   uid  timeout inode\n"
+                    b"   0: 0100007F:1F40 00000000:0000 0A 0:0 00:0 0  0 0 4242 1 0 0 0\n"
+                ),
+            ),
+        ),
+        "snapshot": Target(run=readers.snapshot_page, seeds=_files("tests/top/documents/*.json")),
+        "prometheus": Target(
+            run=readers.prometheus_answer,
+            seeds=(
+                (
+                    b'{"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, '
+                    b'"values": [[1.5, "2"], [3, "NaN"]]}]}}'
+                ),
+                (
+                    b'{"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, '
+                    b'"value": [1.5, "2"]}]}, "warnings": ["w"]}'
+                ),
+            ),
+        ),
+        "check": Target(
+            run=readers.deployment, seeds=_files("docker-compose.yml", "deploy/kvwatch.example.yaml")
+        ),
     }
