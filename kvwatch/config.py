@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from kvwatch.config_models import SECTIONS, Config, History, Server, Strict, keys_of
-from kvwatch.config_problems import ConfigError, in_file_order, unknown_key, unreadable
+from kvwatch.config_problems import ConfigError, in_file_order, unknown_key, unreadable, validated
 from kvwatch.config_values import Listen, name_of_url, parse_url, shown
 from kvwatch.config_yaml import Document, Key, Problem, UnreadableError, parse_yaml, read_text
 
@@ -60,23 +60,13 @@ def parse_config(text: str, file: str, engines: Collection[str]) -> Config:
             "folder": Path(file).absolute().parent,
             "engines": ("auto", *(n for n in engines if n != "auto")),
         }
-        config, found = _validate(values, context)
+        config, found = validated(Config, values, context, _message)
         found += [(key, message) for key, message in _contradictions(values, document)]
         if config is not None and not found and not document.problems:
             return config
         problems = in_file_order(file, document, found)
     # Outside of every except clause, so that no traceback carries the input along.
     raise ConfigError(problems)
-
-
-def _validate(values: Any, context: dict[str, Any]) -> tuple[Config | None, list[tuple[Key, str]]]:
-    try:
-        return Config.model_validate(values, context=context), []
-    except ValidationError as error:
-        return None, [
-            (detail["loc"], _message(detail["loc"], detail["type"], detail["input"], detail.get("ctx", {})))
-            for detail in error.errors(include_url=False)
-        ]
 
 
 def _message(key: Key, kind: str, value: object, context: dict[str, Any]) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from kvwatch.config_values import shown
 from kvwatch.config_yaml import Document, Key, Position, Problem, UnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+Checked = TypeVar("Checked", bound=BaseModel)
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
@@ -21,6 +25,25 @@ class ConfigError(Exception):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+
+
+def validated(
+    model: type[Checked],
+    values: object,
+    context: dict[str, Any],
+    say: Callable[[Key, str, object, dict[str, Any]], str],
+) -> tuple[Checked | None, list[tuple[Key, str]]]:
+    """Return what a file holds as a model, or each complaint in the words of `say`.
+
+    `say` gets its key, pydantic's name for its kind, the value and its context.
+    """
+    try:
+        return model.model_validate(values, context=context), []
+    except ValidationError as error:
+        return None, [
+            (detail["loc"], say(detail["loc"], detail["type"], detail["input"], detail.get("ctx", {})))
+            for detail in error.errors(include_url=False)
+        ]
 
 
 def unreadable(file: str, error: UnreadableError) -> Problem:

@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from kvwatch.config_models import Strict, keys_of
-from kvwatch.config_problems import ConfigError, in_file_order, unknown_key, unreadable
+from kvwatch.config_problems import ConfigError, in_file_order, unknown_key, unreadable, validated
 from kvwatch.config_values import shown
 from kvwatch.config_yaml import UnreadableError, parse_yaml, read_text
 from kvwatch.web_config_models import SECTIONS, WebConfig
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from kvwatch.config_yaml import Document, Key, Problem
+    from kvwatch.config_yaml import Key, Problem
 
 _USERS_ALLOWED = "allowed: a line `NAME: BCRYPT-HASH` for each user"
 
@@ -60,7 +58,8 @@ class WebConfigFile:
         except UnreadableError as error:
             problems: tuple[Problem, ...] = (unreadable(file, error),)
         else:
-            config, found = _validate(document, self.path.absolute().parent)
+            values = {} if document.value is None else document.value
+            config, found = validated(WebConfig, values, {"folder": self.path.absolute().parent}, _message)
             policy: TlsPolicy | None = None
             if config is not None:
                 found += _contradictions(config)
@@ -95,17 +94,6 @@ def _policy(config: WebConfig) -> tuple[TlsPolicy | None, list[tuple[Key, str]]]
         return None, [(error.key, error.message)]
     except OSError as error:
         return None, [(("tls_server_config",), f"its files cannot be read ({error.strerror})")]
-
-
-def _validate(document: Document, folder: Path) -> tuple[WebConfig | None, list[tuple[Key, str]]]:
-    values = {} if document.value is None else document.value
-    try:
-        return WebConfig.model_validate(values, context={"folder": folder}), []
-    except ValidationError as error:
-        return None, [
-            (detail["loc"], _message(detail["loc"], detail["type"], detail["input"], detail.get("ctx", {})))
-            for detail in error.errors(include_url=False)
-        ]
 
 
 def _message(key: Key, kind: str, value: object, context: dict[str, Any]) -> str:
