@@ -17,9 +17,9 @@ def mib(size: float) -> str:
     return f"{size / _MIB:,.0f} MiB"
 
 
-def count(number: float, noun: str) -> str:
-    """Return a count with its noun, as in "1 request" and "2 requests"."""
-    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+def count(number: float, noun: str, many: str = "") -> str:
+    """Return a count with its noun, as in "1 request" and "2 requests"; `many` where no s makes it."""
+    return f"{number:,.0f} {noun if number == 1 else many or noun + 's'}"
 
 
 def place(server: ServerState, rank: RankState) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvwatch.findings.words import count
 from kvwatch.top.cells import Line, Span, Style, line
-from kvwatch.top.paper import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

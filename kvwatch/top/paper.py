@@ -82,8 +82,3 @@ def span(seconds: float) -> str:
     if rounded < 2 * _DAY:
         return f"{rounded // _HOUR} h {rounded % _HOUR // _MINUTE} min"
     return f"{rounded // _DAY} days"
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvwatch.findings.words import count
 from kvwatch.top.cells import Style
-from kvwatch.top.paper import count
 from kvwatch.top.views import Kind
 
 if TYPE_CHECKING:
